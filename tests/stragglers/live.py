@@ -1,4 +1,4 @@
-"""Runs phases for real, and asks about their ranks as `muster why` does."""
+"""Runs phases for real, and asks about their ranks as the driver of a job does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +17,18 @@ from pathlib import Path
 from muster.deploy.core.connect.cluster import Cluster, expect_ranks
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.features.why.gather import gather_pace, gather_stragglers
+from muster.deploy.features.why.causes import Surroundings
+from muster.deploy.features.why.gather import gather, gather_pace
+from muster.deploy.features.why.late_scores import LateScores, latest
 from muster.deploy.features.why.lateness import Pace
 from muster.deploy.features.why.messages import Straggler
+from muster.deploy.features.why.stragglers import stragglers
 from tests.launching import Project
 from tests.stragglers.table import PROGRAM, Phase
 from tests.waiting import read_until
+
+LOOKS = 12
+"""How often the stacks are read, to learn where a late rank is, unlike the others."""
 
 
 @dataclass
@@ -38,11 +45,17 @@ class Running:
     def paces(self) -> Pace | None:
         """The pace after thirty steps of the next phase."""
         read_until(self.driver, f"phase {self.phase}", 1)
-        return gather_pace(self.job, self.cluster.channels).pace
+        return latest(LateScores().add(gather_pace(self.job, self.cluster.channels).paces))
 
     def stragglers(self) -> list[Straggler]:
         """The ranks that are late in this phase, with their causes."""
-        return gather_stragglers(self.job, self.cluster.channels)
+        channels = self.cluster.channels
+        gather_pace(self.job, channels)
+        time.sleep(1)  # its counters become rates
+        gathered = gather_pace(self.job, channels)
+        looks = [gather(self.job, channels)[0] for _ in range(LOOKS)]
+        pace = latest(LateScores().add(gathered.paces))
+        return stragglers(pace, Surroundings(gathered.pressures, {}, looks, gathered.unsent))
 
     def next(self) -> None:
         """Have the job go on to the next phase."""

@@ -16,7 +16,7 @@ from ...core.plan.flags import flag
 from ...core.text.terminal import harmless_lines
 from ..kernel.driver import kernel_lines, kernel_messages
 from .diagnosis import gather_stacks
-from .gather import gather, gather_stragglers, with_missing
+from .gather import gather, with_missing
 from .hang_verdict import LONG_WITHOUT_HISTORY, HangVerdict, explain
 from .messages import late_of
 from .positions import Rank
@@ -67,7 +67,7 @@ class Why(RunningJobOptions):
             if verdict.kind == "stacks" and not verdict.hang:
                 verdict = _seen_twice(name, channels, ranks) or verdict
             right = not verdict.hang and verdict.kind != "different"
-            late = (late_of(state.recorded) or gather_stragglers(name, channels)) if right else []
+            late = late_of(state.recorded) if right else []
             kernel, unread = kernel_messages(channels, state.started) if verdict.hang else ([], {})
             silent |= {host: channel.lost.reason for host, channel in channels.items() if channel.lost}
         if self.json:

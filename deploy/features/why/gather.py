@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import shutil
 import sys
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +12,10 @@ from pathlib import Path
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import ask_every, on_every
 from ...core.connect.requests.attempt import MISSING, STORE
-from ...core.connect.requests.hosts import SAMPLE
-from ...core.hosts.host_sample import HostSample, of_line
-from .causes import Surroundings, mean_unsent
-from .late_scores import LateScores, latest
 from .lateness import Pace, paces
-from .messages import ARRIVALS, SETUP, WHY, Arrivals, Evidence, HostArrivals, Pressure, Straggler
+from .messages import ARRIVALS, SETUP, WHY, Arrivals, Evidence, HostArrivals, Pressure
 from .positions import Rank
 from .shared_collectives import Arriving, Departure, HostClock, departures
-from .stragglers import stragglers
 
 
 def own_py_spy() -> bytes | None:
@@ -75,10 +68,6 @@ def _ask_evidence(job: str, channel: Channel, tool: bytes | None) -> Mapping[str
 
 
 ARRIVALS_SECONDS, BEGUN_SECONDS = 10.0, 2.0
-RATES_SECONDS = 1.0
-"""Between two readings of counters, which become rates."""
-LOOKS = 12
-"""How often the stacks are read, to learn where a late rank is, unlike the others."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +87,6 @@ class GatheredPace:
     newest: float = 0.0
     set_up: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     departures: Sequence[Departure] = ()
-
-    @property
-    def pace(self) -> Pace | None:
-        """The pace of the latest group, with the ranks that are late by this look alone."""
-        return latest(LateScores().add(self.paces))
 
 
 def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
@@ -156,31 +140,3 @@ def begun(arrivals: Arrivals) -> int:
 def _ask_arrivals(job: str, channel: Channel) -> tuple[HostArrivals, HostClock]:
     answer = channel.ask(ARRIVALS, job=job, host=channel.host, seconds=ARRIVALS_SECONDS)
     return answer, HostClock(*channel.measure_clock()) if answer.ranks else HostClock()
-
-
-def gather_stragglers(job: str, channels: Mapping[str, Channel]) -> list[Straggler]:
-    """The ranks that are late twice, with the samples of their hosts and their stacks in between."""
-    first = gather_pace(job, channels).pace
-    if first is None or not first.late:
-        return []
-    gather_samples(channels)
-    time.sleep(RATES_SECONDS)  # before the looks, which use the processors too
-    samples, second = gather_samples(channels), gather_pace(job, channels)
-    pace = second.pace
-    if pace is None or not pace.late:
-        return []
-    looks, unsent = [], [second.unsent]
-    for _ in range(LOOKS):
-        looks.append(gather(job, channels)[0])
-        unsent.append(gather_pace(job, channels).unsent)
-    return stragglers(pace, Surroundings(second.pressures, samples, looks, mean_unsent(unsent)))
-
-
-def gather_samples(channels: Mapping[str, Channel]) -> dict[str, HostSample]:
-    """The newest sample of each host that answers."""
-    outcomes = on_every(channels, lambda host: channels[host].ask(SAMPLE).sample)
-    samples = {}
-    for host, text in outcomes.results.items():
-        with contextlib.suppress(ValueError):  # a malformed sample counts as none
-            samples[host] = of_line(text)
-    return samples

@@ -32,8 +32,7 @@ class _Rank:
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS))
     run: float = 0.0
     """How much the scores since `since` favour that it is late."""
-    since: int = 0
-    since_at: float = 0.0
+    since: float = 0.0
     steps: int = 0
     excess: float = 0.0
     late: bool = False
@@ -58,7 +57,7 @@ class _Rank:
     def _extend(self, step: Step, index: int, score: float) -> None:
         """Since when the rank is late: the scores before do not favour that."""
         if self.run <= 0:
-            self.run, self.since, self.since_at, self.steps, self.excess = 0.0, step.first, step.at, 0, 0.0
+            self.run, self.since, self.steps, self.excess = 0.0, step.at, 0, 0.0
         self.run += math.log1p(0.5 * score)
         self.steps += 1
         self.excess += step.excess[index]
@@ -110,7 +109,7 @@ class _Group:
         if sums is None or not (sums.late or 2 * sums.late_steps > self._steps):
             return rank
         late = max(0.0, sums.excess / sums.steps)
-        return replace(rank, is_late=True, since=sums.since, since_at=sums.since_at, late=late)
+        return replace(rank, is_late=True, since=sums.since, late=late)
 
 
 def latest(measured: Sequence[Pace]) -> Pace | None:

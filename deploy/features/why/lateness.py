@@ -34,8 +34,8 @@ class RankPace:
     """How a rank goes through a step, in seconds. `late`: how long the others wait for it.
 
     `own`: the part of the step without waits for others. `often`: in which share of the steps it is late.
-    `since`: the number of the first collective that it begins late, and `since_at` its time by the driver's
-    clock; 0 for a rank that is not late.
+    `since`: the time of the first collective that it begins late, by the driver's clock; 0 for a rank that is
+    not late.
     """
 
     rank: int
@@ -44,8 +44,7 @@ class RankPace:
     own: float
     often: float = 0.0
     is_late: bool = False
-    since: int = 0
-    since_at: float = 0.0
+    since: float = 0.0
     site: CallSite | None = None
     """The collective that it begins late."""
 

@@ -207,11 +207,10 @@ class GroupArrivals:
 class Pressure:
     """The reasons why a rank's main thread did not run since the last request: shares of the time.
 
-    `busy`: it ran; `queued`: it was ready to run, and other threads had the processors; `throttled`: the
+    `queued`: it was ready to run, and other threads had the processors; `throttled`: the
     share of periods in which its cgroup's quota was used up. None if the host does not count it.
     """
 
-    busy: _Share | None = None
     queued: _Share | None = None
     throttled: _Share | None = None
 

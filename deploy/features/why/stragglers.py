@@ -37,7 +37,7 @@ def stragglers(pace: Pace | None, surroundings: Surroundings) -> list[Straggler]
             steps=pace.steps,
             regular=pace.regular,
             to=_site(rank.site, pace.group) if rank.site else "",
-            since=round(rank.since_at, 3),
+            since=round(rank.since, 3),
             cause=likely_cause(rank, late, surroundings),
         )
         for rank in pace.late

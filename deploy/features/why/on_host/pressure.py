@@ -25,7 +25,6 @@ class Counters(NamedTuple):
     """The kernel's counters of a process: seconds, and by cgroup its periods and those throttled."""
 
     at: float
-    ran: float
     queued: float
     quotas: Mapping[str, tuple[int, int]]
 
@@ -55,7 +54,6 @@ def _between(before: Counters, now: Counters) -> Frame:
         if path in before.quotas and periods > before.quotas[path][0]
     ]
     return {
-        "busy": _share((now.ran - before.ran) / seconds),
         "queued": _share((now.queued - before.queued) / seconds),
         "throttled": _share(max(throttled)) if throttled else None,
     }
@@ -69,7 +67,7 @@ def counters(pid: int, root: str = "") -> Counters | None:
     counts = [*map(int, peek(f"{root}/proc/{pid}/schedstat", 128).split())]
     if len(counts) < 2:
         return None
-    return Counters(time.monotonic(), counts[0] * NANO, counts[1] * NANO, dict(_quotas(pid, root)))
+    return Counters(time.monotonic(), counts[1] * NANO, dict(_quotas(pid, root)))
 
 
 def _quotas(pid: int, root: str) -> Iterator[tuple[str, tuple[int, int]]]:
