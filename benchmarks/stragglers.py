@@ -1,4 +1,4 @@
-"""How often deploy/features/why/late_scores.py names a rank in simulated runs: false alarms, and power.
+"""How often deploy/features/why/stragglers.py names a rank in simulated runs: false alarms, and power.
 
     python -m benchmarks.stragglers [--runs 1000] [--steps 600] [--ranks 8 64]
 
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from muster.deploy.features.why.late_scores import FALSE_ALARMS, SHARES
 from muster.deploy.features.why.lateness import MARGIN, STEPS
+from muster.deploy.features.why.stragglers import FALSE_ALARMS, SHARES
 
 Floats = NDArray[np.float64]
 WORK: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Floats]] = {

@@ -17,12 +17,10 @@ from pathlib import Path
 from muster.deploy.core.connect.cluster import Cluster, expect_ranks
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.features.why.causes import Surroundings
 from muster.deploy.features.why.gather import gather, gather_pace
-from muster.deploy.features.why.late_scores import LateScores, latest
 from muster.deploy.features.why.lateness import Pace
 from muster.deploy.features.why.messages import Straggler
-from muster.deploy.features.why.stragglers import stragglers
+from muster.deploy.features.why.stragglers import LateScores, Surroundings, latest, stragglers
 from tests.launching import Project
 from tests.stragglers.table import PROGRAM, Phase
 from tests.waiting import read_until

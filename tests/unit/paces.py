@@ -6,10 +6,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from muster.deploy.features.why.late_scores import LateScores, latest
-from muster.deploy.features.why.lateness import Pace, paces
+from muster.deploy.features.why.lateness import Arriving, HostClock, Pace, paces
 from muster.deploy.features.why.messages import Arrivals, CallSite, GroupArrivals, Pressure
-from muster.deploy.features.why.shared_collectives import Arriving, HostClock
+from muster.deploy.features.why.stragglers import LateScores, latest
 
 BEGAN = 1_000_000.0
 NO_CLOCKS: dict[str, HostClock] = {}

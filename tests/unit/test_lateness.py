@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from muster.deploy.features.why.lateness import Pace
+from muster.deploy.features.why.lateness import Arriving, HostClock, Pace, departures
 from muster.deploy.features.why.messages import CallSite
-from muster.deploy.features.why.shared_collectives import Arriving, HostClock, departures
 from tests.unit.paces import BEGAN, BUCKETS, GRADIENTS, LOSS, Run, pace
 
 SEEDS = range(6)

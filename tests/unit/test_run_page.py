@@ -25,8 +25,7 @@ from muster.deploy.features.page.course import course
 from muster.deploy.features.page.render import FOLDER, as_html, run_page, write_report
 from muster.deploy.features.page.run_records import Records, read
 from muster.deploy.features.page.timeline import MOST_TEXT
-from muster.deploy.features.why.causes import Surroundings
-from muster.deploy.features.why.stragglers import lines, pace_line, stragglers
+from muster.deploy.features.why.stragglers import Surroundings, lines, pace_line, stragglers
 from tests.unit.paces import Run, pace
 from tests.unit.records import job
 from tests.unit.runs import BEGAN, JOB, write_run

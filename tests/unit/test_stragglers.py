@@ -14,14 +14,21 @@ import pytest
 from muster.deploy.core.agent.processes import peek
 from muster.deploy.core.decode import from_json
 from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample
-from muster.deploy.features.why.causes import Surroundings, mean_unsent
-from muster.deploy.features.why.lateness import Pace, paces
+from muster.deploy.features.why.lateness import Arriving, Pace, paces
 from muster.deploy.features.why.messages import Arrivals, Evidence, Pressure, StackLine
+from muster.deploy.features.why.on_host.arrivals import counters, unsent_share
 from muster.deploy.features.why.on_host.arrivals import summary as summary_of_rank
-from muster.deploy.features.why.on_host.pressure import connections, counters, unsent_share
+from muster.deploy.features.why.on_host.evidence import connections
 from muster.deploy.features.why.positions import Rank
-from muster.deploy.features.why.shared_collectives import Arriving
-from muster.deploy.features.why.stragglers import MOST_RANKS, Summary, lines, pace_line, stragglers
+from muster.deploy.features.why.stragglers import (
+    MOST_RANKS,
+    Summary,
+    Surroundings,
+    lines,
+    mean_unsent,
+    pace_line,
+    stragglers,
+)
 from tests.unit.paces import BEGAN, Run, pace
 
 QUIET = Pressure(queued=0.01, throttled=0.0)

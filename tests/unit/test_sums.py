@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks import stragglers
-from muster.deploy.features.why.late_scores import LateScores
 from muster.deploy.features.why.lateness import MARGIN, Pace, RankPace, Step, excess, scores
+from muster.deploy.features.why.stragglers import LateScores
 
 Draw = Callable[[random.Random], float]
 WORK: dict[str, Draw] = {

@@ -12,10 +12,9 @@ from pathlib import Path
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import ask_every, on_every
 from ...core.connect.requests.attempt import MISSING, STORE
-from .lateness import Pace, paces
+from .lateness import Arriving, Departure, HostClock, Pace, departures, paces
 from .messages import ARRIVALS, SETUP, WHY, Arrivals, Evidence, HostArrivals, Pressure
 from .positions import Rank
-from .shared_collectives import Arriving, Departure, HostClock, departures
 
 
 def own_py_spy() -> bytes | None:

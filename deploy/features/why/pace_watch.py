@@ -21,13 +21,12 @@ from ...core.job.events import Event, JobEvent, Recorded, Said
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Finding, LaunchResult
 from ...core.wire.clock import now
-from .causes import Surroundings, mean_unsent
 from .gather import GatheredPace, gather, gather_pace
 from .lateness import Pace
 from .messages import LATE, MOST_LATE, Straggler
 from .positions import Rank
 from .stall_watch import Begun
-from .stragglers import PACE, Summary, lines, pace_line
+from .stragglers import PACE, Summary, Surroundings, lines, mean_unsent, pace_line
 
 FIRST_SECONDS, LOOK_SECONDS = 5.0, 10.0
 MOST_SHARE, MOST_DRIVER_SHARE = 0.005, 0.02  # of a processor

@@ -6,17 +6,19 @@ Standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ....core.agent.cgroups import group_files
+from ....core.agent.processes import peek
 from ....core.wire.frames import Frame
 from ....core.wire.paths import MusterPaths
-from .pressure import PressureMeter, unsent_share
 from .records import read_ring, read_trace
 
 MOST = 256  # of a rank in a group
@@ -105,3 +107,106 @@ def _with_lines(trace: list[Frame], calls: list[Frame]) -> Iterable[Frame]:
 def _in_call(entry: Frame) -> bool:
     """Whether a call returns only when the collective is complete."""
     return entry["state"] != "a" and not entry.get("wait")
+
+
+# -- what keeps a rank from running: other threads on its processor, a quota of its cgroup --
+
+NANO = 1e-9
+
+
+class Counters(NamedTuple):
+    """The kernel's counters of a process: seconds, and by cgroup its periods and those throttled."""
+
+    at: float
+    queued: float
+    quotas: Mapping[str, tuple[int, int]]
+
+
+class PressureMeter:
+    """Compares each reading with the one before."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, Counters] = {}
+
+    def read(self, programs: Mapping[int, int]) -> dict[int, Frame]:
+        """The shares of the time since the last reading, by rank. `programs`: the process of each rank."""
+        counted = {rank: counters(pid) for rank, pid in programs.items()}
+        now = {rank: numbers for rank, numbers in counted.items() if numbers}
+        shares = {
+            rank: _between(self._last[rank], numbers) for rank, numbers in now.items() if rank in self._last
+        }
+        self._last = now
+        return shares
+
+
+def _between(before: Counters, now: Counters) -> Frame:
+    seconds = max(now.at - before.at, 0.001)
+    throttled = [
+        (times - before.quotas[path][1]) / (periods - before.quotas[path][0])
+        for path, (periods, times) in now.quotas.items()
+        if path in before.quotas and periods > before.quotas[path][0]
+    ]
+    return {
+        "queued": _share((now.queued - before.queued) / seconds),
+        "throttled": _share(max(throttled)) if throttled else None,
+    }
+
+
+def counters(pid: int, root: str = "") -> Counters | None:
+    """The counters of a process now; None if the kernel has none, or the process is gone.
+
+    `root`: a folder with the files of another machine, for tests.
+    """
+    counts = [*map(int, peek(f"{root}/proc/{pid}/schedstat", 128).split())]
+    if len(counts) < 2:
+        return None
+    return Counters(time.monotonic(), counts[1] * NANO, dict(_quotas(pid, root)))
+
+
+def _quotas(pid: int, root: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The cgroups of a process that have a quota: itself and those above, as far as they can be seen."""
+    for path in group_files("cpu", "cpu.stat", "cpu.stat", str(pid), root):
+        if counted := _counted(peek(path, 1024)):
+            yield path, counted
+
+
+def _counted(stat: str) -> tuple[int, int] | None:
+    with contextlib.suppress(ValueError):
+        numbers = {name: int(value) for name, value in (line.split() for line in stat.split("\n") if line)}
+        if numbers.get("nr_periods"):
+            return numbers["nr_periods"], numbers.get("nr_throttled", 0)
+    return None
+
+
+def _share(value: float) -> float:
+    return round(min(1.0, max(0.0, value)), 4)
+
+
+# -- a slow link --
+
+LEAST_BYTES = 1 << 16
+READINGS, PAUSE = 10, 0.01  # seconds between two readings
+_ESTABLISHED = "01"
+_LOOPBACK = ("7F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+MOST_TABLE = 1 << 20  # bytes
+
+
+def unsent_share(root: str = "", uid: int | None = None) -> float:
+    """The share of some readings in which a connection of this user had much to send that has not arrived."""
+    owner = str(os.getuid() if uid is None else uid)
+    waited = 0
+    for reading in range(READINGS):
+        if reading and not root:
+            time.sleep(PAUSE)
+        tables = [peek(f"{root}/proc/net/{name}", MOST_TABLE) for name in ("tcp", "tcp6")]
+        waited += any(_waits(line.split(), owner) for table in tables for line in table.split("\n")[1:])
+    return waited / READINGS
+
+
+def _waits(fields: list[str], owner: str) -> bool:
+    """Whether a line of /proc/net/tcp is a connection to another host with unsent data."""
+    if len(fields) < 8 or fields[3] != _ESTABLISHED or fields[7] != owner:
+        return False
+    address = fields[2].partition(":")[0]
+    local = address in _LOOPBACK if len(address) == 32 else address.endswith(_LOOPBACK[0])
+    return not local and int(fields[4].partition(":")[0], 16) >= LEAST_BYTES

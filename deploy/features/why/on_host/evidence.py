@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -33,7 +34,6 @@ from ....core.wire.frames import Frame, read_frame, write_frame
 from ....core.wire.paths import JobPaths, MusterPaths
 from ....core.wire.store import Store
 from ..in_rank.muster_ring import RECORDER
-from .pressure import connections
 from .records import MOST_ENTRIES, read_ring, read_stack, read_trace
 
 PY_SPY_SECONDS = 8.0
@@ -327,3 +327,51 @@ def _command(pid: int, root: str) -> str:
     """The words of a command; of a process that has ended, its name."""
     words = peek(f"{root}/proc/{pid}/cmdline", 1024).rstrip("\0").replace("\0", " ")
     return (words or peek(f"{root}/proc/{pid}/comm", 64).strip())[:MOST_NAME]
+
+
+# -- connections --
+
+RESENT = 2
+"""Data that was sent again so often, each time after a longer pause, without an answer, does not move."""
+MOST_ADDRESSES = 8
+_RESENDS, _LISTENS = "01", "0A"
+MOST_TABLE = 1 << 20  # bytes of a table of connections
+
+
+def connections(pid: int, root: str = "") -> tuple[list[str], list[str]]:
+    """The addresses to which a process sends again and again by TCP without an answer; and its own addresses.
+
+    Its own are those of this host, without ports, at which it has connections.
+    """
+    folder = f"{root}/proc/{pid}"
+    sockets = _sockets(f"{folder}/fd")
+    tables = [peek(f"{folder}/net/{name}", MOST_TABLE) for name in ("tcp", "tcp6")] if sockets else []
+    lines = [line.split() for table in tables for line in table.split("\n")[1:]]
+    mine = [fields for fields in lines if len(fields) > 9 and fields[9] in sockets]
+    found = {_address(fields[2]) for fields in mine if _is_unanswered(fields)}
+    own = {_address(fields[1]).rpartition(":")[0] for fields in mine if fields[3] != _LISTENS}
+    return sorted(found)[:MOST_ADDRESSES], sorted(own)[:MOST_ADDRESSES]
+
+
+def _sockets(folder: str) -> set[str]:
+    """The inodes of the sockets among the open files of a process."""
+    links = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                links.append(os.readlink(f"{folder}/{name}"))
+    return {link[8:-1] for link in links if re.fullmatch(r"socket:\[\d+\]", link)}
+
+
+def _is_unanswered(fields: list[str]) -> bool:
+    """Whether a line of /proc/net/tcp is of a connection that gets no answer to what it sends."""
+    return fields[5].startswith(_RESENDS) and int(fields[6], 16) >= RESENT
+
+
+def _address(text: str) -> str:
+    """`10.0.0.3:29500` for `0300000A:733C`: each word is in the order of this processor."""
+    words, _, port = text.partition(":")
+    packed = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
+    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
+    host = socket.inet_ntop(family, packed).removeprefix("::ffff:")
+    return f"[{host}]:{int(port, 16)}" if ":" in host else f"{host}:{int(port, 16)}"
