@@ -67,8 +67,6 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
     """The features that tap the course of a job. A dry run loads none of them."""
     from .clean.driver import LeftInMemory
     from .hints.driver import Hints
-    from .kernel.driver import KernelMessages
-    from .memory_kills.driver import MemoryKillsOfHosts
     from .metrics.driver import Metrics
     from .nested.driver import NestedLaunchers
     from .notify.driver import Notify
@@ -76,6 +74,7 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
     from .samples.driver import Sampling
     from .samples.starting import Starting
     from .why.diagnosis import Diagnosis
+    from .why.kernel import KernelMessages, MemoryKillsOfHosts
     from .why.stall_watch import StallWatch
     from .written_files.driver import WrittenFilesOfHosts
 

@@ -24,9 +24,10 @@ HANDLERS = (
     Handler("features.adhoc.on_host.run_command", "CommandRunner", "send", {"": "run"}),
     Handler("features.check.on_host", "HealthHandler", "", {"cannot examine the host": "health"}),
     Handler(
-        "features.kernel.on_host", "KernelLog", "", {"cannot read the kernel's messages": "kernel_messages"}
+        *("features.why.on_host.kernel_log", "KernelLog", ""),
+        {"cannot read the kernel's messages": "kernel_messages"},
     ),
-    Handler("features.memory_kills.on_host", "OtherKills", "job", {"": "memory_kills"}),
+    Handler("features.why.on_host.kernel_log", "OtherKills", "job", {"": "memory_kills"}),
     Handler("features.written_files.on_host", "Outputs", "job", {"": "outputs"}),
     Handler(
         *("features.clean.on_host.left_memory", "LeftMemory", ""),

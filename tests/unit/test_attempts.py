@@ -40,9 +40,14 @@ from muster.deploy.core.plan.spec import LaunchSpec, Program
 from muster.deploy.core.timings import TimedPart
 from muster.deploy.core.wire.job_folders import RESERVES, JobFolders
 from muster.deploy.features.all_features import features_of
-from muster.deploy.features.kernel.driver import KERNEL_MESSAGES, KernelLines, KernelMessages
-from muster.deploy.features.memory_kills.driver import MEMORY_KILLS, MemoryKills
 from muster.deploy.features.metrics.driver import joined
+from muster.deploy.features.why.kernel import (
+    KERNEL_MESSAGES,
+    MEMORY_KILLS,
+    KernelLines,
+    KernelMessages,
+    MemoryKills,
+)
 from muster.deploy.features.written_files.driver import OUTPUTS, Written
 from tests.unit.plans import TREE, make_plan
 from tests.unit.test_execute import Hosts

@@ -32,9 +32,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/hints": 790,
     "deploy/features/image": 1_280,
     "deploy/features/init": 120,
-    "deploy/features/kernel": 370,
     "deploy/features/leases": 1_470,
-    "deploy/features/memory_kills": 100,
     "deploy/features/metrics": 100,
     "deploy/features/nested": 60,
     "deploy/features/notify": 160,
@@ -48,7 +46,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/slurm": 1_450,
     "deploy/features/spares": 40,
     "deploy/features/top": 2_030,
-    "deploy/features/why": 5_450,
+    "deploy/features/why": 5_690,
     "deploy/features/written_files": 140,
     "train": 9_000,
 }

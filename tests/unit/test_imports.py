@@ -38,7 +38,7 @@ PURE = (
 GATHERERS = {
     *("core.plan.source_tree", "core.plan.git", "features.why.gather"),
     *("core.text.screen", "core.text.progress", "core.text.live_line"),
-    *("features.top.app", "features.top.sources", "features.why.diagnosis"),
+    *("features.top.app", "features.top.sources", "features.why.diagnosis", "features.why.kernel"),
     *(f"features.why.{name}" for name in ("pace_watch", "stall_watch")),
 }
 FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
@@ -47,7 +47,6 @@ FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "clean packages": "it removes environments that no job has used for long",
     "samples leases": "a sample of a host has the jobs that lease its GPUs",
     "top why": "it shows the stacks of all ranks, and how long each works on a step",
-    "why kernel": "a hang may be explained by a message of the kernel",
 }
 """The features that import another, each with the reason. Only shorten it."""
 ALL = {"all_features.py", "all_handlers.py", "all_options.py"}

@@ -18,23 +18,23 @@ from muster.deploy.cli.command import Exit
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
-from muster.deploy.features.kernel import on_host as kernel_log
-from muster.deploy.features.kernel.driver import (
+from muster.deploy.features.why import command as why
+from muster.deploy.features.why.hang_verdict import HangVerdict
+from muster.deploy.features.why.kernel import (
     KERNEL_MESSAGES,
     KernelFinding,
     KernelLine,
     with_kernel_messages,
     with_lines,
 )
-from muster.deploy.features.kernel.on_host import KernelLog, read_kmsg
-from muster.deploy.features.kernel.wire import kind_of, meaning_of
-from muster.deploy.features.why import command as why
-from muster.deploy.features.why.hang_verdict import HangVerdict
+from muster.deploy.features.why.on_host import kernel_log
+from muster.deploy.features.why.on_host.kernel_log import KernelLog, kind_of, read_kmsg
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-3] slots=2")
 FAILED = LaunchResult(PLAN, 1.0, 2.0, Failure("rank", "exit status 1", 1, "node2", 2), {})
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
+LOST = "the GPU has fallen off the bus; power the host off and on"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_message_has_a_kind_and_a_meaning(text: str, kind: str, meaning: str) 
     found = kind_of(text)
     assert found
     assert found.name == kind
-    assert meaning in meaning_of(kind, text)
+    assert meaning in found.meaning_in(text)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,7 @@ def test_without_the_right_to_read_kmsg_the_journal_is_read(journal: Path) -> No
     journal.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(entries) + "\nEND\n")
     answer = KERNEL_MESSAGES.read(KernelLog().do_kernel_messages({"seconds": 10}, b""))
     assert [(round(each.ago), each.kind, each.text) for each in answer.messages] == [(3, "xid", XID)]
+    assert answer.messages[0].meaning.startswith(LOST)
     assert answer.unread == ""
 
 
@@ -169,7 +170,7 @@ def test_a_host_that_cannot_be_read_is_named_and_a_stopped_job_asks_none() -> No
         def wait(self, future: Future[Any], seconds: float, since: float) -> Any:
             return future.result()
 
-    xid = {"ago": 1.0, "kind": "xid", "text": XID}
+    xid = {"ago": 1.0, "kind": "xid", "meaning": LOST, "text": XID}
     channels = {
         "node1": Channel({"messages": [], "unread": "needs root"}),
         "node2": Channel({"messages": [xid], "unread": ""}),
@@ -187,9 +188,15 @@ def test_a_host_that_cannot_be_read_is_named_and_a_stopped_job_asks_none() -> No
 
 def test_the_verdict_has_a_line_for_each_kind_and_host(tmp_path: Path) -> None:
     lines = (
-        KernelLine("node2", 1000.0, "xid", XID),
-        KernelLine("node2", 1001.0, "xid", XID),
-        KernelLine("node1", 999.0, "link", "mlx5_core 0000:5e:00.0: Link down\x1b[2J"),
+        KernelLine("node2", 1000.0, "xid", LOST, XID),
+        KernelLine("node2", 1001.0, "xid", LOST, XID),
+        KernelLine(
+            "node1",
+            999.0,
+            "link",
+            "went down\x1b[2J",
+            "mlx5_core 0000:5e:00.0: Link down\x1b[2J",
+        ),
     )
     folder = RunFolder(tmp_path, PLAN.spec.job)
     text = verdict(with_lines(FAILED, lines), folder)
@@ -199,7 +206,7 @@ def test_the_verdict_has_a_line_for_each_kind_and_host(tmp_path: Path) -> None:
     assert shown[0].endswith("GPU has fallen off the bus. (and 1 more)")
     assert "node1" in shown[1]
     assert "\x1b" not in text
-    many = tuple(KernelLine(f"node{number}", 1.0, "xid", XID) for number in range(9))
+    many = tuple(KernelLine(f"node{number}", 1.0, "xid", LOST, XID) for number in range(9))
     assert "        kernel: 5 kinds more in result.json" in verdict(with_lines(FAILED, many), folder)
 
 
@@ -213,7 +220,7 @@ def test_a_hang_is_shown_with_the_messages_of_its_hosts(
 
     def messages(channels: Any, since: float) -> Any:
         asked.append(since)
-        return [KernelLine("node2", 1000.0, "xid", XID)], {"node1": "needs root"}
+        return [KernelLine("node2", 1000.0, "xid", LOST, XID)], {"node1": "needs root"}
 
     monkeypatch.setattr(why, "running", lambda options: contextlib.nullcontext((state, {}, {})))
     monkeypatch.setattr(why, "gather", lambda *_: (["a rank"], {}))

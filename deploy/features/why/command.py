@@ -14,10 +14,10 @@ from ...core.connect.channel import Channel
 from ...core.errors import UnfitError
 from ...core.plan.flags import flag
 from ...core.text.terminal import harmless_lines
-from ..kernel.driver import kernel_lines, kernel_messages
 from .diagnosis import gather_stacks
 from .gather import gather, with_missing
 from .hang_verdict import LONG_WITHOUT_HISTORY, HangVerdict, explain
+from .kernel import kernel_lines, kernel_messages
 from .messages import late_of
 from .positions import Rank
 from .stall import stand_still

@@ -1,4 +1,8 @@
-"""Adds the kernel's messages of a failed job's hosts to its result."""
+"""What the kernels of the hosts say of a job: their messages, and what they killed for lack of memory.
+
+The end of a rank names such a kill itself. Workers of data loaders and pools, and other programs that a rank
+starts, are killed without a word.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,23 @@ from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
 from ...core.connect.requests.request import Request
 from ...core.decode import AtMost, Like, lazy_dataclass
-from ...core.hosts.bounds import Seconds
+from ...core.hosts.bounds import Bytes, Count, Seconds
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Finding, LaunchResult
+from ...core.text.fold import fold, fold_names
 from ...core.text.terminal import harmless
-from ...core.text.text import clip, count
+from ...core.text.text import clip, count, size
 from ...core.wire.clock import now
 from ...core.wire.job_folders import STOPS
 
 
 @lazy_dataclass(frozen=True)
 class KernelMessage:
-    """A message, the seconds since then, and its kind (features/kernel/wire.py)."""
+    """A message, the seconds since then, its kind and its meaning (on_host/kernel_log.py)."""
 
     ago: Seconds
     kind: Annotated[str, Like(r"[a-z]{1,16}")]
+    meaning: Annotated[str, AtMost(200)]
     text: Annotated[str, AtMost(400)]
 
 
@@ -49,12 +55,14 @@ OWN = frozenset({*STOPS, "placement"})
 
 @dataclass(frozen=True)
 class KernelLine:
-    """A message of a host's kernel during the job, of a kind of wire.py."""
+    """A message of a host's kernel during the job."""
 
     host: str
     at: float
     """On the driver's clock, seconds since the epoch."""
     kind: str
+    meaning: str
+    """With the remedy."""
     text: str
 
 
@@ -78,13 +86,9 @@ class KernelFinding(Finding):
 
 def kernel_lines(lines: Sequence[KernelLine]) -> Iterator[str]:
     """`node2, 14:03:11: the GPU has fallen off the bus: NVRM: Xid ...`, a line for each kind and host."""
-    if not lines:
-        return
-    from .wire import meaning_of
-
     kinds: dict[tuple[str, str], list[KernelLine]] = {}
     for line in lines:
-        kinds.setdefault((line.host, meaning_of(line.kind, line.text)), []).append(line)
+        kinds.setdefault((line.host, harmless(line.meaning)), []).append(line)
     for (host, meaning), (first, *others) in [*kinds.items()][:MOST_LINES]:
         clock = time.strftime("%H:%M:%S", time.localtime(first.at))
         more = f" (and {len(others)} more)" if others else ""
@@ -138,8 +142,68 @@ def kernel_messages(channels: Mapping[str, Channel], since: float) -> tuple[list
     def lines() -> Iterator[KernelLine]:
         for host, answer in answers.results.items():
             for each in answer.messages:
-                yield KernelLine(host, now() - each.ago, each.kind, each.text)
+                yield KernelLine(host, now() - each.ago, each.kind, each.meaning, each.text)
 
     unread = {host: answer.unread for host, answer in answers.results.items() if answer.unread}
     unread |= {host: error.reason for host, error in answers.errors.items()}
     return sorted(lines(), key=lambda line: line.at), unread
+
+
+# -- processes that were killed for lack of memory --
+
+
+@lazy_dataclass(frozen=True)
+class MemoryKills:
+    """The processes of a host that the kernel has killed for lack of memory, without those of ranks.
+
+    `limit`: of their cgroup, in bytes.
+    """
+
+    kills: Count
+    limit: Bytes | None
+
+
+KILLS_SECONDS = 2.0
+MEMORY_KILLS = Request("memory_kills", MemoryKills)
+
+
+@dataclass(frozen=True)
+class MemoryFinding(Finding):
+    """The processes below the ranks that a kernel killed for lack of memory, by host."""
+
+    kills: Mapping[str, MemoryKills]
+
+    def causes(self, result: LaunchResult) -> Iterator[str]:
+        """`the kernel killed 2 processes of node2 for lack of memory during the job (limit 1.5 GiB)`."""
+        for hosts, kills in fold(self.kills.items()):
+            processes = "a process" if kills.kills == 1 else f"{kills.kills} processes"
+            of = f"of {'each of ' if len(hosts) > 1 else ''}{fold_names(hosts)}"
+            limit = f" (limit {size(kills.limit)})" if kills.limit else ""
+            yield f"the kernel killed {processes} {of} for lack of memory during the job{limit}"
+
+    def lines(self, result: LaunchResult) -> Iterator[str]:
+        """Of a job without a failure, the kills are notes."""
+        return (f"note: {line}" for line in (() if result.failure else self.causes(result)))
+
+    def as_json(self) -> Mapping[str, Any]:
+        return {"memory_kills": [{"host": host, **asdict(kills)} for host, kills in self.kills.items()]}
+
+
+class MemoryKillsOfHosts(Feature):
+    """Adds the kills of each host, that of the failure first."""
+
+    def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """Ask the hosts that still answer."""
+        first = result.failure.host if result.failure else None
+        answers = ask_every(attempt.answering, MEMORY_KILLS, KILLS_SECONDS).results
+        kills = {
+            name: answers[name]
+            for name in sorted(answers, key=lambda name: name != first)
+            if answers[name].kills
+        }
+        return with_kills(result, kills)
+
+
+def with_kills(result: LaunchResult, kills: Mapping[str, MemoryKills]) -> LaunchResult:
+    """The result with these kills. After a lack of memory, uneven data is a consequence."""
+    return result.having(MemoryFinding(kills), early=() if kills else result.early)

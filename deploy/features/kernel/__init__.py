@@ -1,1 +1,0 @@
-"""What the kernels of hosts say of a job."""

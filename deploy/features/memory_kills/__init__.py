@@ -1,1 +1,0 @@
-"""Processes that the out-of-memory killer ended."""
