@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.connect.ownership import search_path
 from ..core.errors import UsageError
 from ..core.plan.flags import flag
-from ..core.text.progress import Progress
 from ..core.text.terminal import harmless
 from ..core.text.text import fitted
 from ..core.wire.users import home
@@ -160,13 +157,6 @@ class SlurmOptions(HostOptions):
 def print_note(line: str) -> None:
     """Print a line on stderr, because programs may read stdout. It may quote text of a host."""
     sys.stderr.write(f"{fitted(harmless(line), sys.stderr)}\n")
-
-
-def run_program(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
-    """Run another program, such as docker, in this terminal, with more variables; returns its exit status."""
-    Progress.close_all()
-    sys.stdout.flush()
-    return subprocess.run(argv, env={**os.environ, **(env or {})}, check=False).returncode
 
 
 def write_json(value: object) -> None:

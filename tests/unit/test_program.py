@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -21,7 +22,7 @@ from muster.deploy.cli.dispatch import COMPLETE, Commands, main
 from muster.deploy.cli.dispatch import run as run_here
 from muster.deploy.features.practice import command as practice
 from tests.launching import FAB, MUSTER, ROOT
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow  # several processes a test
 
@@ -343,3 +344,20 @@ def test_a_ctrl_c_while_muster_still_begins_is_one() -> None:
     words = [sys.executable, "-c", script]
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_program_that_a_command_runs(tmp_path: Path, number: signal.Signals) -> None:
+    """As docker, which ignores a signal, and whose plugin gets it from the process group alone."""
+    docker, ready = tmp_path / "docker", tmp_path / "ready"
+    plugin = f"echo $$ >{ready}.new; mv {ready}.new {ready}; exec sleep 1000"
+    docker.write_text(f"#!/bin/sh\ntrap : INT TERM HUP\nsh -c '{plugin}'\n")
+    docker.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [str(MUSTER), "cluster", "down"]
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE) as process:
+        wait_until(ready.exists, "the plugin starts")
+        process.send_signal(number)
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + number
+    wait_until(lambda: not Path("/proc", ready.read_text().strip()).exists(), "the plugin ends")

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...cli.child_program import run_program
 from ...cli.command import Command, Exit
-from ...cli.shared import JSON, HostOptions, cache_folder, run_program
+from ...cli.shared import JSON, HostOptions, cache_folder
 from ...core.connect.cluster import Cluster
 from ...core.connect.opener import access_with
 from ...core.decode import MALFORMED, from_json

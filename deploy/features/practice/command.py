@@ -18,13 +18,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...cli import option_values as options
+from ...cli.child_program import run_program
 from ...cli.command import Command, Exit
 from ...cli.inventory import of_file
 from ...cli.launch import parts_of
 from ...cli.launch_options import LaunchOptions
 from ...cli.prepared_launch import PreparedLaunch
 from ...cli.rank_program import DEFAULT_MODULE
-from ...cli.shared import HOSTS_ALSO, HOSTS_FILE, MUSTER, NEW_RUN, RUNS_FOLDER, TRAIN, run_program
+from ...cli.shared import HOSTS_ALSO, HOSTS_FILE, MUSTER, NEW_RUN, RUNS_FOLDER, TRAIN
 from ...core.errors import UnfitError, UsageError
 from ...core.hosts import hostfile
 from ...core.hosts.hostfile import MAX_SLOTS
