@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.ansible.bare_hosts import BOOKS, PATH, recap, run
 from tests.ansible.programs import loaded
@@ -124,6 +125,13 @@ def test_on_a_full_disk_the_other_files_are_put_back_and_no_half_file_stays(
     with pytest.raises(SystemExit, match=f"not put back: {tmp_path}/a: No space left on device"):
         files.restore([f"{tmp_path}/*"], kept, {}, {})
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "setup's", "b": "old"}
+
+
+def test_on_a_full_disk_the_downloads_go_before_a_file_that_cannot_be_written() -> None:
+    tasks = yaml.safe_load((BOOKS / "roles/undo/tasks/put_back.yml").read_text())
+    first = tasks[0]["ansible.builtin.file"]
+    assert first == {"path": "/var/cache/muster", "state": "absent"}
+    assert "command" in "".join(tasks[1])
 
 
 PLAY = """
