@@ -16,7 +16,7 @@ import pytest
 
 from tests.ansible.bare_hosts import ADDRESSES, Hosts, run
 from tests.ansible.programs import module
-from tests.ansible.rendering import filtered, render, render_value
+from tests.ansible.rendering import render, render_value
 from tests.ansible.test_problems import SEEN
 
 if TYPE_CHECKING:
@@ -258,9 +258,12 @@ def test_what_hardening_turns_off_is_told_by_its_name() -> None:
         "kexalgorithms": "curve25519-sha256,ecdh-sha2-nistp256",
         "logingracetime": "30",
     }
-    assert filtered("hardening", "muster_sshd_changes", lines, base) == [
-        "sshd, for all accounts: PasswordAuthentication no (was yes); MaxStartups 64:30:256 (was 10:30:100); "
-        "MACs without umac-64@openssh.com, hmac-sha1; KexAlgorithms without ecdh-sha2-nistp256"
+    given = {"hardening_lines": lines, "hardening_base": base}
+    assert render_value("hardening", "hardening_news", {"node1": {}}, **given) == [
+        "PasswordAuthentication no (was yes)",
+        "MaxStartups 64:30:256 (was 10:30:100)",
+        "MACs without umac-64@openssh.com, hmac-sha1",
+        "KexAlgorithms without ecdh-sha2-nistp256",
     ]
 
 
