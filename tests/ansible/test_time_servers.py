@@ -51,7 +51,7 @@ def server(answer: Answer, lost: int = 0) -> Iterator[str]:
 
 def reached(*servers: str, needed: int = 1) -> bool:
     addresses = [address for name in servers for address in ask.addresses(name)]
-    return len(ask.answers(addresses, needed)) >= needed
+    return len(ask.answers(addresses)) >= needed
 
 
 def test_a_server_that_gives_the_time_is_reached_also_where_a_packet_is_lost(

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import socket
 import sys
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 PORT = 123
@@ -36,40 +36,26 @@ def addresses(server: str) -> list[Address]:
     return list(dict.fromkeys((int(info[0]), info[4]) for info in found))[:ADDRESSES]
 
 
-def answers(asked: Iterable[Address], needed: int) -> set[Address]:
-    """Return the addresses that give the time; ends as soon as `needed` of them do."""
-    sockets: dict[socket.socket, tuple[Address, bytes]] = {}
-    good: set[Address] = set()
-    with contextlib.ExitStack() as stack:
-        for family, address in asked:
-            with contextlib.suppress(OSError):  # this host may have no IPv6
-                opened = stack.enter_context(socket.socket(family, socket.SOCK_DGRAM))
-                opened.connect(address)
-                opened.setblocking(False)
-                sockets[opened] = ((family, address), os.urandom(8))
-        for _ in range(TRIES):
-            waiting = {opened for opened, (address, _) in sockets.items() if address not in good}
-            for opened in waiting:
-                with contextlib.suppress(OSError):
-                    opened.send(CLIENT + sockets[opened][1])
-            deadline = time.monotonic() + SECONDS
-            while waiting and len(good) < needed and (left := deadline - time.monotonic()) > 0:
-                for opened in select.select(list(waiting), [], [], left)[0]:
-                    address, stamp = sockets[opened]
-                    if is_time(received(opened), stamp):
-                        good.add(address)
-                        waiting.discard(opened)
-            if len(good) >= needed or not waiting:
-                break
-    return good
+def answers(asked: Iterable[Address]) -> set[Address]:
+    """Return the addresses that give the time."""
+    asked = list(asked)
+    with ThreadPoolExecutor(len(asked) + 1) as pool:
+        return {address for address, gives in zip(asked, pool.map(gives_time, asked)) if gives}  # 3.9
 
 
-def received(opened: socket.socket) -> bytes:
-    """Return a packet; b"" for an error such as a refused port."""
-    try:
-        return opened.recv(512)
-    except OSError:
-        return b""
+def gives_time(asked: Address) -> bool:
+    """Ask a server until it gives the time, or for the last time."""
+    family, address = asked
+    for _ in range(TRIES):
+        stamp, deadline = os.urandom(8), time.monotonic() + SECONDS
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as opened:
+            opened.connect(address)  # then a closed port is an error
+            opened.send(CLIENT + stamp)
+            while (left := deadline - time.monotonic()) > 0:
+                opened.settimeout(left)
+                if is_time(opened.recv(512), stamp):
+                    return True
+    return False
 
 
 def is_time(packet: bytes, stamp: bytes) -> bool:
@@ -84,7 +70,7 @@ def main() -> None:
     """Print as JSON which servers do not answer, and whether enough addresses do."""
     asked = json.loads(sys.argv[1])
     found = {server: addresses(server) for server in asked["servers"]}
-    good = answers(dict.fromkeys(address for each in found.values() for address in each), asked["needed"])
+    good = answers({address for each in found.values() for address in each})
     silent = [
         f"{server.split()[0]}: {'no answer' if each else 'unknown name'}"
         for server, each in found.items()
