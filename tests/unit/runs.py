@@ -25,6 +25,7 @@ def write_run(
     ended: bool = True,
     sample_every: float = 2.0,
     lines: int = 3,
+    steps: int = 20,
     launch: Mapping[str, Any] | None = None,
 ) -> Path:
     """A run that is done, or whose last rank fails; `restarts`: then it runs once more, and is done."""
@@ -60,7 +61,7 @@ def write_run(
         (folder / "result.json").write_text(json.dumps({**last, "earlier_attempts": results[:-1]}))
         (folder / "verdict.txt").write_text("\nDONE\n        note: the clock of node2 is odd\n")
     _write(folder, "metrics.jsonl", _epochs())
-    _write(folder, "steps.jsonl", _steps(300))
+    _write(folder, "steps.jsonl", _steps(steps))
     _samples(folder, names, slots, seconds * len(attempts), sample_every)
     return folder
 

@@ -64,7 +64,7 @@ def page_of(records: Records) -> str:
 
 def test_the_page_is_that_of_the_golden_file(tmp_path: Path) -> None:
     """After a change: look at the page, then copy what this test has written over the golden file."""
-    records = read(write_run(tmp_path, restarts=True, seconds=30))
+    records = read(write_run(tmp_path, restarts=True, seconds=30, steps=300))
     page = page_of(dataclasses.replace(records, state={**records.state, "folder": f"/runs/{records.name}"}))
     (tmp_path / GOLDEN.name).write_text(page)
     assert page == GOLDEN.read_text(), tmp_path / GOLDEN.name
@@ -142,7 +142,7 @@ def test_why_a_job_stood_still_is_on_its_page(tmp_path: Path) -> None:
 
 def test_a_run_of_256_ranks_and_an_hour_of_samples_is_below_a_megabyte(tmp_path: Path) -> None:
     """A host has a sample every two minutes here, as more take long to write; a page has fewer points."""
-    folder = write_run(tmp_path, hosts=256, slots=1, seconds=3600, sample_every=120, fails=True, lines=400)
+    folder = write_run(tmp_path, hosts=256, slots=1, seconds=3600, sample_every=120, fails=True, lines=400, steps=300)
     html = page_of(read(folder))
     assert len(html.encode()) < 1 << 20
     assert html.count('class="spark"') >= 256

@@ -61,7 +61,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> LaunchSpec:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaunchSpec:
     project = tmp_path / "project"
     project.mkdir()
     (project / "train.py").write_text("print('as it was')\n")
@@ -69,6 +69,7 @@ def job(tmp_path: Path) -> LaunchSpec:
     env = (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "hidden too"))
     program = Program(script="train.py")
     library = dataclasses.replace(tree, files=())
+    monkeypatch.setattr(batch, "own_code", lambda: library)  # the tests of a cluster run the whole driver
     given: dict[str, Any] = {"program": program, "env": env, "hidden": ("PIN", "--tell"), "min_hosts": 0}
     given["command"] = ("muster", "launch", "--env", "A=1", "--env", "HF_TOKEN=s3cret", "--env", "PIN")
     given["command"] += ("--tell", TOLD, "train.py")

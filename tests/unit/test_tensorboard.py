@@ -48,7 +48,7 @@ def test_metrics_steps_and_samples_are_curves_with_their_steps(
 ) -> None:
     run(monkeypatch, write_run(tmp_path, seconds=10), tmp_path / "boards")
     job = tmp_path / "boards" / JOB
-    assert (f"{job}/job", "steps/lr", 0.1, 300, None) in written
+    assert (f"{job}/job", "steps/lr", 0.1, 20, None) in written
     assert (f"{job}/job", "metrics/accuracy", 1 - 1 / 9, 8, None) in written
     assert (f"{job}/node2", "samples/memory_total", 16 << 30, 4, BEGAN + 4) in written
     assert {folder for folder, tag, *_ in written if tag == "closed"} == {

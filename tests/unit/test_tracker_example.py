@@ -63,7 +63,7 @@ def test_the_example_tells_params_steps_and_how_it_ended(run: Path, tmp_path: Pa
     assert ["metric", "exit_status", 1] in lines
     assert ["tag", "verdict", "rank 3 on node2: exit status 1"] in lines
     steps = [line for line in lines if line[0] == "metrics"]
-    assert len(steps) == 300 and steps[-1][2] == 300 and steps[-1][1]["lr"] == 0.1
+    assert len(steps) == 20 and steps[-1][2] == 20 and steps[-1][1]["lr"] == 0.1
     assert lines[-1] == ["artifact", str(run / "report.html")]
 
 
