@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.core.agent import ending as module
 from muster.deploy.core.agent.ending import Ending
 from muster.deploy.core.agent.ranks import Ranks
 from tests.processes import trees
@@ -42,8 +43,7 @@ signal.signal(signal.SIGTERM, lambda *a: got.append(1))
 worker = subprocess.Popen(["sleep", "60"])
 print("ready", flush=True)
 while not got: time.sleep(0.01)
-copied = subprocess.run(["sleep", "1"]).returncode
-time.sleep(0.3)
+copied = subprocess.run(["sleep", "0.4"]).returncode
 print("worker", worker.poll(), "copied", copied, flush=True)
 worker.kill()
 """
@@ -68,6 +68,11 @@ class Started:
 
 def rank_environment() -> dict[str, str]:
     return {**os.environ, "RANK": "0"}
+
+
+@pytest.fixture(autouse=True)
+def soon_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PLAIN_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -103,7 +108,7 @@ def test_a_program_that_takes_longer_is_killed_and_named(begin: Callable[..., St
     (program,) = trees([rank.process.pid])[1:]
     ending = rank.ending(grace=600)
     assert not ending.go_on(0.3)
-    ending.grace = 1.0  # a second Ctrl-C
+    ending.grace = 0.3  # a second Ctrl-C
     assert ending.finish() == []
     (ended,) = ending.ended
     assert (ended["rank"], ended["pid"], ended["program"], ended["seconds"] < 600) == (0, program, True, True)

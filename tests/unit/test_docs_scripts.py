@@ -16,7 +16,6 @@ import pytest
 
 from benchmarks import faults, recovery
 from docs.scripts import check_site, packages, reference, site_hooks, terminal
-from muster.deploy.core.plan.flags import Flag
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,41 +110,9 @@ def test_the_first_steps_have_the_addresses_that_the_owner_filled_in(release_che
     assert "    pip install muster-cluster  " in steps and not list(release_check.reminders(URLS))
 
 
-@pytest.mark.parametrize(
-    ("value", "text", "row"),
-    [
-        ("", "the file (default: hosts.txt)", ("hosts.txt", "the file")),
-        (0, "how often (default: 0)", ("`0`", "how often")),
-        (20, "jobs (default: 20; 0: all), the newest", ("20; 0: all", "jobs, the newest")),
-        ("", "slots (default: all (of the file))", ("all (of the file)", "slots")),
-        ("auto", "wheels (default: by GPUs)", ("`auto`: by GPUs", "wheels")),
-        ("", "mpirun (default) or torchrun", ("`mpirun`", "mpirun or torchrun")),
-        (-1, "the rank", ("", "the rank")),
-        (False, "print JSON", ("", "print JSON")),
-    ],
-)
-def test_the_default_of_a_flag_has_its_column(value: object, text: str, row: tuple[str, str]) -> None:
-    declared = Flag(name="--x", field="x", default=value, help=text)
-    assert reference.default_and_meaning(declared) == row
-
-
 def test_a_field_of_json_that_nobody_described_stops_the_reference() -> None:
     with pytest.raises(SystemExit, match=r"has no entry for Gpu\.colour"):
         list(reference.fields("gpu", "Gpu", {"Gpu": {"colour": "str"}}, owner="fit"))
-
-
-@pytest.mark.parametrize(
-    ("written", "json"),
-    [
-        ("str", "string"),
-        ("int | None", "number or null"),
-        ("tuple[int, ...]", "list of numbers"),
-        ("Mapping[str, str]", "object"),
-        ("bool", "true or false"),
-    ],
-)
-def test_types_are_those_of_json(written: str, json: str) -> None:
-    assert [kind for _, kind, _ in reference.fields("fit", written, {})] == [json]
 
 
 # -- the site, the terminal --

@@ -123,10 +123,12 @@ def programs_for_content(root: Path, command: str) -> None:
     os.utime(root / "train.py", (1, 1))
 
 
-SETTINGS = [
-    *(fsmonitor, included, of_one_work_tree, hooks, programs_for_content),
-    *(fetched_from_a_folder, fetched_by_a_command, fetched_over_ssh),
-]
+def all_settings(root: Path, command: str) -> None:
+    for spoil in (included, of_one_work_tree, hooks, programs_for_content):
+        spoil(root, command)
+
+
+SETTINGS = [fsmonitor, all_settings, fetched_from_a_folder, fetched_by_a_command, fetched_over_ssh]
 
 
 @pytest.mark.parametrize("spoil", SETTINGS)

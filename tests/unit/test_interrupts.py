@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.interrupts import SAME_SECONDS
+from muster.deploy.core import interrupts
 from tests.launching import MUSTER, ROOT
 from tests.waiting import PATIENCE, read_until
 
+SAME_SECONDS = 0.1
+"""Signals this close are one here, so that the tests wait less for the next."""
 STUCK = """
 import ctypes, threading
 from pathlib import Path
@@ -49,9 +51,12 @@ def end(seconds=0):
 
 
 @contextmanager
-def program(text: str, ignored: int = 0, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[str]]:
+def program(
+    text: str, ignored: int = 0, stdin: int = subprocess.DEVNULL, same: float = SAME_SECONDS
+) -> Iterator[subprocess.Popen[str]]:
     """A process that says `ready` and then waits for signals."""
     head = "import os, signal, sys, time, weakref\nfrom muster.deploy.core import interrupts\n"
+    head += f"interrupts.SAME_SECONDS = {same}\n"
 
     def prepare() -> None:
         for number in (signal.SIGINT, signal.SIGQUIT):
@@ -156,7 +161,7 @@ def test_a_third_signal_ends_it_at_once() -> None:
 
 
 def test_an_orderly_end_has_its_time_after_a_second_signal() -> None:
-    text = LONG_END.replace("end(1000)", "end(1); sys.exit(7)").format(bound=1000)
+    text = LONG_END.replace("end(1000)", "end(0.6); sys.exit(7)").format(bound=1000)
     with program(text) as process:
         status, output = strike(process, signal.SIGINT, signal.SIGINT)
     assert (status, "ended\n" in output) == (7, True)
@@ -165,7 +170,7 @@ def test_an_orderly_end_has_its_time_after_a_second_signal() -> None:
 def test_a_signal_that_comes_twice_at_once_counts_once() -> None:
     """`timeout` and `uv run` pass on what the terminal sends to all."""
     text = LONG_END.replace("end(1000)", "end(0.5); sys.exit(7)").format(bound=0.0)
-    with program(text) as process:
+    with program(text, same=interrupts.SAME_SECONDS) as process:
         read_until(process, "ready", 1)
         for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):  # both at one moment
             process.send_signal(number)
@@ -179,7 +184,7 @@ def test_two_signals_end_a_process_whose_main_thread_is_stuck() -> None:
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(0.5)
+                process.wait(0.2)
             except subprocess.TimeoutExpired:
                 continue
         assert process.returncode == 130
@@ -298,7 +303,7 @@ try:
     print("ready", flush=True)
     time.sleep(60)
 except KeyboardInterrupt as stop:
-    end(1)
+    end(0.6)
     sys.exit(100 + stop.args[0])
 """
     with program(text) as process:

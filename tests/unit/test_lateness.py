@@ -10,7 +10,7 @@ from muster.deploy.features.why.lateness import Arriving, HostClock, Pace, depar
 from muster.deploy.features.why.messages import CallSite
 from tests.unit.paces import BEGAN, BUCKETS, GRADIENTS, LOSS, Run, pace
 
-SEEDS = range(6)
+SEEDS = range(3)
 NO_CLOCKS: dict[str, HostClock] = {}
 
 

@@ -142,7 +142,9 @@ def test_why_a_job_stood_still_is_on_its_page(tmp_path: Path) -> None:
 
 def test_a_run_of_256_ranks_and_an_hour_of_samples_is_below_a_megabyte(tmp_path: Path) -> None:
     """A host has a sample every two minutes here, as more take long to write; a page has fewer points."""
-    folder = write_run(tmp_path, hosts=256, slots=1, seconds=3600, sample_every=120, fails=True, lines=400, steps=300)
+    folder = write_run(
+        tmp_path, hosts=256, slots=1, seconds=3600, sample_every=120, fails=True, lines=400, steps=300
+    )
     html = page_of(read(folder))
     assert len(html.encode()) < 1 << 20
     assert html.count('class="spark"') >= 256

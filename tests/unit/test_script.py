@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli import rank_program as launch_program
-from muster.deploy.cli.dispatch import run
+from muster.deploy.cli.dispatch import main, run
 from muster.deploy.cli.launch import _above
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.core.errors import UsageError
@@ -124,8 +124,10 @@ def test_a_folder_that_git_ignores_does_not_travel(tmp_path: Path) -> None:
         program(tmp_path, "pkg")
 
 
-def test_words_with_a_dash_say_what_to_type(tmp_path: Path) -> None:
-    muster = Path(sys.executable).parent / "muster"
+def test_words_with_a_dash_say_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in ("-x.py", "-y.py"):
         (tmp_path / name).write_text(SAYS)
     for words, said in {
@@ -133,10 +135,10 @@ def test_words_with_a_dash_say_what_to_type(tmp_path: Path) -> None:
         ("-y.py",): "to launch the file of this name: muster launch ./-y.py",
         ("-x.py",): "to launch the file of this name: muster launch ./-x.py",  # -x VALUE is an option
     }.items():
-        argv = [str(muster), "launch", *words]
-        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 2
-        assert said in done.stderr
+        with pytest.raises(SystemExit) as end:
+            main(["launch", *words])
+        assert end.value.code == 2
+        assert said in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"to run it: launch ./-y.py a"):
         launch_program.program_of(scan(tmp_path), tmp_path, script="", module="", args="-y.py a")
 
