@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -150,21 +149,6 @@ def make_project(path: Path) -> Project:
     home = path.parent / "home"
     home.mkdir()
     return Project(path, {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)})
-
-
-def copy_checkout(to: Path) -> Path:
-    """Copy the files of this checkout, with its environment, so that tests do not change the checkout."""
-    listing = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0"):
-        if name and (ROOT / name).is_file():
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, to / name)
-    (to / ".venv" / "bin").mkdir(parents=True)
-    for name in ("fab", "muster"):
-        (to / ".venv" / "bin" / name).symlink_to(FAB.with_name(name))
-    (to / ".venv" / "installed").touch()
-    subprocess.run(["git", "init", "-q", str(to)], check=True)
-    return to
 
 
 def processes_of(job: str) -> Sequence[str]:

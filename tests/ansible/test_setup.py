@@ -141,22 +141,6 @@ def test_the_hosts_of_a_setup_run_a_launch_with_no_further_step(hosts: Hosts, tm
 @pytest.mark.soak
 @pytest.mark.skipif(not HAS_TORCH, reason="these hosts have no PyTorch")
 @pytest.mark.usefixtures("set_up")
-def test_a_program_that_knows_only_torch_runs_on_the_hosts_of_a_setup(hosts: Hosts, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "import torch, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "one = torch.ones(1)\n"
-        "dist.all_reduce(one)\n"
-        "print('sum', int(one.item()))\n"
-    )
-    done = launch(hosts, tmp_path, "--script", "train.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"sum {2 * len(hosts.names)}" in done.stdout
-
-
-@pytest.mark.soak
-@pytest.mark.skipif(not HAS_TORCH, reason="these hosts have no PyTorch")
-@pytest.mark.usefixtures("set_up")
 def test_the_hosts_of_a_setup_train_with_no_further_step(hosts: Hosts, tmp_path: Path) -> None:
     one_each = hosts.folder / "one-each.txt"  # a rank on each host: each spends seconds to import torch
     one_each.write_text("".join(f"{name} slots=1\n" for name in hosts.names))
@@ -234,26 +218,6 @@ def test_an_sshd_that_would_keep_the_operator_out_is_taken_back(hosts: Hosts) ->
     assert hosts.operator("node2", "echo in").stdout == "in\n"
     assert "MaxSessions" in before
     assert hosts.on("node2", "cat", SSHD) == before  # and so the cluster's key is still good there
-    assert hosts.driver("node2", "echo in").stdout == "in\n"
-
-
-@pytest.mark.soak  # the one above undoes sshd's settings too, and the one below has the reason
-@pytest.mark.usefixtures("set_up")
-def test_an_sshd_that_would_keep_a_launch_out_is_taken_back_with_its_own_reason(hosts: Hosts) -> None:
-    """Only the login shows it: the account is allowed from another address than the driver's."""
-    before = hosts.on("node2", "cat", SSHD)
-    only = ["op", "root", "muster@192.0.2.1"]
-    with_rule(hosts, "node2", f"AllowUsers {' '.join(only)}")
-    try:
-        done = hosts.play("setup", "--tags", "ssh_trust", "--limit", "node2", ssh_trust_max_sessions=65)
-    finally:
-        with_rule(hosts, "node2", "")
-    assert done.status != 0
-    assert "node2: a launch cannot log in as muster: " in done.text
-    assert "not allowed because not listed in AllowUsers" in done.text
-    assert "node2: do: add muster, the account that jobs run as, to AllowUsers" in done.text
-    assert "node2: its sshd has its earlier settings again" in done.text
-    assert hosts.on("node2", "cat", SSHD) == before
     assert hosts.driver("node2", "echo in").stdout == "in\n"
 
 

@@ -28,7 +28,6 @@ JOB = {
     "driver": {"host": "laptop", "pid": 7},
     "driver_folder": "/runs/x",
 }
-GPU_AND_IMAGE = {"gpus": [dataclasses.asdict(IDLE)], "image": {"flavor": "cpu"}}
 ENVIRONMENT = {
     "executable": "/home/ml/.muster/envs/x/bin/python3",
     "python": "3.13.5",

@@ -340,21 +340,6 @@ def test_a_running_job_is_seen_and_left_alone(project: Project) -> None:
 # ---- several things are wrong -----------------------------------------------------------------------------
 
 
-def test_every_failure_of_every_host_is_named_at_once(cluster: Cluster, project: Project) -> None:
-    text = "node1 slots=2\nnode2 slots=2 port=1\nnowhere.invalid slots=2\nnode3 slots=99\n"
-    (project.path / "hosts.txt").write_text(text)
-    with replaced(cluster, "node3", "/usr/bin/mpirun", None):
-        done = check(project)
-    assert done.status == 3
-    assert re.search(r"ERROR +node2: cannot connect to 127.0.0.1 port 1: .*\[ssh.port-refused\]", done.output)
-    assert "port= sets another port" in done.output
-    assert "nowhere.invalid: the name nowhere.invalid is not known  [ssh.name-unknown]" in done.output
-    assert "node3: no mpirun beside /usr/bin/python3 nor on PATH  [mpi.missing]" in done.output
-    assert re.search(r"WARNING +node3: slots=99 on \d+ cores?: .*\[slots.above-cores\]", done.output)
-    assert re.search(r"^node1 .* fit$", done.output, re.MULTILINE)
-    assert done.output.endswith("1 of 4 hosts are fit, 2 warnings\n")
-
-
 def test_no_python_there_and_hosts_that_are_excluded_are_not_asked(project: Project) -> None:
     (project.path / "hosts.txt").write_text("node1\nnode2 port=1\nnode3\n")
     done = check(project, "--python", "/opt/python", "--exclude", "node2")
@@ -362,9 +347,3 @@ def test_no_python_there_and_hosts_that_are_excluded_are_not_asked(project: Proj
     assert "node[1,3]: no /opt/python there  [python.missing]" in done.output
     assert "do: install Python 3.9 or newer, or name another with --python" in done.output
     assert "node2" not in done.output
-
-
-def test_torchrun_needs_no_mpirun(cluster: Cluster, project: Project) -> None:
-    with replaced(cluster, "node2", "/usr/bin/mpirun", None):
-        done = check(project, "--json", "--launcher", "torchrun")
-    assert (done.status, done.ids) == (0, [])

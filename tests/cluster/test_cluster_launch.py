@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from muster.deploy.core.agent.supervisor import SILENCE_SECONDS
-from tests.cluster.start_faults import key_of, known_hosts, replaced
+from tests.cluster.start_faults import key_of, known_hosts
 from tests.cluster.striking import clean_at
 from tests.launching import MUSTER, ONE_THREAD, ROOT, Launched, Project
 from tests.load import hold
@@ -116,61 +116,6 @@ def test_every_rank_is_where_the_plan_says_and_meets_at_one_address(project: Pro
     assert not said[0]["MASTER_ADDR"].startswith("127.")
 
 
-@pytest.mark.soak  # test_open_mpi.py has the same on one machine
-def test_the_head_starts_every_daemon_however_narrow_the_tree_is(project: Project, cluster: Cluster) -> None:
-    """Above 64 hosts mpirun's daemons would start others (rml_base_radix); here from the second host on."""
-    for node in cluster.nodes:
-        cluster.exec(
-            node, ["sh", "-c", "mkdir -p ~/.prte && echo rml_base_radix = 1 >~/.prte/mca-params.conf"]
-        )
-    try:
-        known = cluster.exec("node1", ["prte_info", "--all"])
-        assert 'rml_base_radix" (current value: "1"' in known.stdout, known.stdout
-        done = project.launch("--script", "program.py")
-    finally:
-        for node in cluster.nodes:
-            cluster.exec(node, ["rm", "-r", "/home/muster/.prte"])
-    assert done.status == 0, done.output
-    assert "DONE    6 ranks on 3 hosts" in done.output
-
-
-# By torch's own MPI backend, which the image's torch has.
-TORCH_MPI = """
-import sys, torch.distributed as dist
-dist.init_process_group("mpi")
-if sys.argv[1:] and dist.get_rank() == 2:
-    raise ValueError("boom") if sys.argv[1] == "raise" else SystemExit(3)
-dist.barrier()
-"""
-
-
-def one_on_each(project: Project, cluster: Cluster) -> None:
-    """The program, and a rank of it on each host: each spends seconds to import torch."""
-    (project.path / "mpi.py").write_text(TORCH_MPI)
-    (project.path / "hosts.txt").write_text("".join(f"{node}\n" for node in cluster.nodes))
-
-
-@pytest.mark.soak  # test_local_launch.py has an MPI that is used in the same way
-@pytest.mark.parametrize(("deed", "status"), [("raise", 1), ("exit", 3)])
-def test_a_failing_rank_of_torchs_own_mpi_ends_the_job(
-    project: Project, cluster: Cluster, deed: str, status: int
-) -> None:
-    """The others wait for it in MPI_Finalize, and it for them, if it gets that far."""
-    one_on_each(project, cluster)
-    done = project.launch("--script", "mpi.py", f"--args={deed}")
-    assert done.status == status, done.output
-    assert f"FAILED  rank 2 on node3: exit status {status}" in done.output
-    assert ("ValueError: boom" in done.output) is (deed == "raise")
-
-
-@pytest.mark.soak
-def test_torchs_own_mpi_under_torchrun_is_a_failure(project: Project, cluster: Cluster) -> None:
-    one_on_each(project, cluster)
-    done = project.launch("--launcher", "torchrun", "--script", "mpi.py")
-    assert done.status == 1, done.output
-    assert "to MPI it was the only rank of a world of one, of 3 ranks in the job" in done.output
-
-
 NOISE = "echo welcome; echo oh >&2; cd /tmp; export RANK=7 WORLD_SIZE=9 OMPI_MCA_btl=self PYTHONPATH=/none"
 
 
@@ -229,14 +174,6 @@ def refused(project: Project, *words: str) -> Launched:
     return done
 
 
-def test_a_broken_host_key_stops_the_launch(project: Project, cluster: Cluster) -> None:
-    with known_hosts(project, cluster, key_of(cluster, "node3"), "AAAAC3NzaC1lZDI1NTE5AAAA"):
-        done = refused(project)
-    assert done.status == 3
-    assert "node3: host key of 127.0.0.1 port" in done.output
-    assert "is not known (ssh-ed25519 SHA256:" in done.output
-
-
 def test_between_nodes_a_changed_host_key_is_refused_too(cluster: Cluster) -> None:
     """Muster itself needs no way from node to node; mpirun by hand does, and its trust is pinned as well."""
     wrong = cluster.exec("node1", ["cat", "/etc/muster/ssh/known_hosts"]).stdout.replace(
@@ -276,14 +213,6 @@ def test_start_up_files_may_print_and_set_what_they_like_and_the_job_of_another_
     assert re.search(note, done.output), done.output
     assert done.status == 0, done.output
     assert "DONE    6 ranks on 3 hosts" in done.output
-
-
-def test_a_host_without_mpirun_is_named(project: Project, cluster: Cluster) -> None:
-    with replaced(cluster, "node2", "/usr/bin/mpirun", None):
-        done = refused(project)
-    assert (done.status, done.output.startswith("node2: no mpirun beside /usr/bin/python3")) == (3, True), (
-        done.output
-    )
 
 
 # ---- the data network -------------------------------------------------------------------------------------

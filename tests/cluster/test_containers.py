@@ -220,14 +220,6 @@ def test_stacks_of_ranks_inside_are_read_from_outside(project: Project, image: s
 
 
 @soak
-def test_a_job_inside_that_fails_starts_again(project: Project, image: str) -> None:
-    done = launch(project, image, "--args=exit", "--max-restarts", "1")
-    assert done.status == 3, done.output
-    assert "restart 1 of 1" in done.output
-    require_nothing_left(done.job)
-
-
-@soak
 def test_a_detached_job_inside_starts_again_and_ends(project: Project, image: str) -> None:
     words = ("--env", "GREETING=x", "--script", "program.py", "--args=exit", "--max-restarts", "1")
     job = project.detach("--image", image, *words)

@@ -6,18 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import Project, copy_checkout, make_project
+from tests.launching import Project, make_project
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return make_project(tmp_path / "a project")
-
-
-@pytest.fixture
-def checkout(project: Project) -> Path:
-    """A copy of this checkout, because `make` and launches of train/ write into their working folder."""
-    return copy_checkout(project.path.parent / "checkout")
 
 
 @pytest.fixture

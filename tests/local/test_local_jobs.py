@@ -17,8 +17,6 @@ import pytest
 from muster.deploy.core.interrupts import SAME_SECONDS
 from muster.deploy.core.wire.job_folders import is_held
 from tests.launching import FAB, Project, wait_until_clean
-from tests.processes import command_of, trees
-from tests.waiting import read_until
 
 AGAIN = """
 import os, socket, struct, sys
@@ -58,14 +56,6 @@ def test_a_job_that_failed_starts_again_under_the_same_id(project: Project, laun
     agents = Path(project.env["HOME"], ".muster/jobs", done.job, "out/agents").read_text().splitlines()
     assert len(agents) > 2  # rank 0 of the first attempt may be ended before
     assert len({*agents}) == 1, "the host was connected again"
-
-
-def test_the_last_failure_is_the_verdict(project: Project) -> None:
-    done = project.launch("--script", "again.py", "--args=9", "--max-restarts", "1")
-    assert done.status == 7
-    assert "no restart: that was the last of 1 restart\n" in done.output
-    assert "FAILED  rank 1 on localhost: exit status 7" in done.output
-    assert f"logs: runs/{done.job}/logs" in done.output
 
 
 def test_who_interrupts_the_wait_for_a_restart_has_interrupted_the_job(project: Project) -> None:
@@ -219,38 +209,3 @@ def test_a_notice_reaches_every_rank_and_the_job_does_not_start_again(
     assert f"saved at {notice.name}" in output
     assert f"note: {notice.name} was passed on to every rank that handles it" in output
     assert "restart" not in output
-
-
-NOTICES = """
-import signal, time
-noticed = []
-signal.signal(signal.SIGUSR1, lambda number, frame: noticed.append(number))
-print("ready", flush=True)
-deadline = time.monotonic() + 600
-while not noticed and time.monotonic() < deadline:
-    time.sleep(0.02)
-time.sleep(1)
-print("noticed" if noticed else "nothing", flush=True)
-"""
-
-
-@mostly_mpirun
-@pytest.mark.parametrize(
-    "whole_step",
-    [pytest.param(False, marks=pytest.mark.soak), True],
-    ids=["the agent", "all that it started"],
-)
-def test_a_signal_for_an_agent_reaches_its_ranks_and_ends_nothing(
-    project: Project, launcher: str, whole_step: bool
-) -> None:
-    """Slurm sends the signal of --signal to every process of a step."""
-    (project.path / "notices.py").write_text(NOTICES)
-    with project.start("--launcher", launcher, "--script", "notices.py") as process:
-        said = read_until(process, "ready", 2)
-        (agent,) = (pid for pid in trees([process.pid]) if b"muster agent" in command_of(pid))
-        for pid in trees([agent]) if whole_step else [agent]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR1)
-        rest, _ = process.communicate(timeout=300)
-    output = "".join(said) + rest
-    assert (process.returncode, output.count("] noticed")) == (0, 2), output

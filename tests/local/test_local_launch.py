@@ -181,20 +181,6 @@ def test_stopping_the_driver_leaves_nothing(
         assert "STOPPED by SIGINT (2); the job was ended on every host" in rest
 
 
-@pytest.mark.soak
-@mostly_mpirun
-def test_a_driver_that_stood_still_blames_no_host(project: Project, launcher: str) -> None:
-    with project.start("--launcher", launcher, "--script", "program.py", "--args=wait") as process:
-        assert process.stdout is not None
-        job = read_until(process, "waiting", 2)[0].split()[1].rstrip(":")
-        process.send_signal(signal.SIGSTOP)
-        wait_until_clean(job)  # the hosts have lost their patience
-        process.send_signal(signal.SIGCONT)
-        rest = process.stdout.read()
-    assert process.returncode == 1
-    assert re.search(r"FAILED  Muster's driver did not run for \d+ s \(Ctrl-Z", rest), rest
-
-
 def test_two_launches_at_once_do_not_meet(project: Project) -> None:
     with project.start("--script", "program.py") as one, project.start("--script", "program.py") as two:
         outputs = [process.communicate(timeout=540)[0] for process in (one, two)]
@@ -216,20 +202,6 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(project: Project) -> None
         assert "muster-rank -m mpi4py program.py" in done.stdout
         assert sorted(path for path in project.path.rglob("*") if ".git" not in path.parts) == before
         assert not list(Path(project.env["HOME"]).iterdir())
-
-
-def test_the_second_launch_sends_no_content_again(project: Project) -> None:
-    def inodes() -> dict[str, int]:
-        store = Path(project.env["HOME"], ".muster", "store")
-        return {path.name: path.stat().st_ino for path in store.rglob("*") if path.is_file()}
-
-    assert project.launch("--script", "program.py").status == 0
-    first = inodes()
-    (project.path / "new.py").write_text("print('new')")
-    assert project.launch("--script", "program.py").status == 0
-    second = inodes()
-    assert len(second) == len(first) + 1
-    assert first.items() <= second.items()
 
 
 def test_the_job_runs_in_a_copy_without_ignored_files_where_the_user_stood(project: Project) -> None:
@@ -298,23 +270,6 @@ def test_a_python_without_torch_is_named_before_anything_starts(project: Project
     assert done.status == 3, done.output
     assert "localhost:" in done.output
     assert "has no torch; install it, or name another interpreter with --python" in done.output
-
-
-# The environment is that of the tests, however old it is: nothing is installed here.
-DEMO = ("make", "--no-print-directory", "--old-file=.venv/train-installed", "demo")
-
-
-def without_make(env: dict[str, str]) -> dict[str, str]:
-    """A make that runs these tests would pass its own flags on."""
-    return {name: value for name, value in env.items() if name not in {"MAKEFLAGS", "MAKELEVEL"}}
-
-
-def test_the_demo_of_the_checkout_is_that_of_muster(project: Project, checkout: Path) -> None:
-    """tests/local/test_wheel.py sees it learn."""
-    command = (*DEMO, "--dry-run")
-    env = without_make(project.env)
-    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, ".venv/bin/muster demo\n"), done.stderr
 
 
 # As muster.train draws its bar (tests/train/test_train_progress.py); it waits until the bar has been seen.
@@ -442,22 +397,4 @@ def test_a_rank_that_ends_well_too_early_is_named_under_mpi(project: Project) ->
     assert done.status != 0
     assert "why: rank 1 on localhost ended with status 0 after" in done.output, done.output
     assert "logs/launcher@*.log" in done.output
-    assert [end["rank"] for end in done.result["ended_early"]] == [1]
-
-
-UNEVEN_GLOO = """
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-for _ in range(2 if dist.get_rank() == 1 else 200):
-    dist.all_reduce(torch.ones(1))
-"""
-
-
-@pytest.mark.soak  # it imports torch
-@both
-def test_a_rank_that_ends_well_too_early_is_named_under_gloo(project: Project, launcher: str) -> None:
-    (project.path / "uneven.py").write_text(UNEVEN_GLOO)
-    done = project.launch("--launcher", launcher, "--script", "uneven.py")
-    assert done.status != 0
-    assert "why: rank 1 on localhost ended with status 0 after" in done.output, done.output
     assert [end["rank"] for end in done.result["ended_early"]] == [1]
