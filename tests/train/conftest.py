@@ -83,9 +83,6 @@ def environment(**more: str) -> dict[str, str]:
 def _prefix(launcher: str, ranks: int) -> list[str]:
     if launcher in {"single", "spawn"}:  # --spawn is an option of the program
         return [sys.executable]
-    if launcher == "torch.distributed.launch":
-        standalone = ["--standalone", "--nproc-per-node", str(ranks)]
-        return [sys.executable, "-m", "torch.distributed.launch", *standalone]
     if launcher == "torchrun":
         return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     mpirun = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")

@@ -66,14 +66,8 @@ def run(launch: Launch, launcher: str, ranks: int, name: str) -> str:
     return job.stdout
 
 
-def on(first: str, another: str) -> pytest.MarkDecorator:
-    """Run a test under the first launcher, and in make soak under another."""
-    return pytest.mark.parametrize("launcher", [first, pytest.param(another, marks=soak)])
-
-
-@on("mpirun", "torchrun")
-def test_sums_that_travel_while_a_rank_computes_are_right(launch: Launch, launcher: str) -> None:
-    printed = run(launch, launcher, 2, "async_all_reduce.py")
+def test_sums_that_travel_while_a_rank_computes_are_right(tmp_path: Path) -> None:
+    printed, *_ = run_script(EXAMPLES / "async_all_reduce.py", 2, out=tmp_path)
     assert re.findall(r"(\w+): \d+ ms, (\w+)", printed) == [
         ("one_at_a_time", "right"),
         ("while_computing", "right"),
@@ -96,7 +90,7 @@ def test_a_ring_of_three_ranks_passes_on_what_arrives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("launcher", "ranks"),
-    [pytest.param("single", 1, marks=soak), pytest.param("mpirun", 2, marks=soak), ("mpirun", 3)],
+    [pytest.param("single", 1, marks=soak), ("mpirun", 2), pytest.param("mpirun", 3, marks=soak)],
 )
 def test_gradients_that_mpi4py_adds_are_those_of_ddp(launch: Launch, launcher: str, ranks: int) -> None:
     """At any number of ranks: 96 samples of a batch divide among them. mpi_checks/ has the harder cases."""
@@ -116,7 +110,7 @@ def test_mpi4py_without_mpirun_is_refused(launch: Launch) -> None:
     assert "communication over MPI needs the ranks started by the mpirun" in job.stdout + job.stderr
 
 
-@on("mpirun", "spawn")
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("spawn", marks=soak)])
 def test_a_parameter_server_learns_from_every_worker(launch: Launch, launcher: str) -> None:
     """On three hosts: tests/cluster/test_cluster_examples.py."""
     learned(run(launch, launcher, 2, "parameter_server.py"), workers=1)

@@ -120,6 +120,7 @@ def test_the_record_is_what_torchrun_reads(tmp_path: Path, monkeypatch: pytest.M
     assert abs(failure.timestamp - time.time()) < 60
 
 
+@pytest.mark.soak  # the one above has the record that torchrun shows
 def test_torchrun_shows_the_words_of_a_mistake_and_no_traceback(launch: Launch) -> None:
     # Found before ranks meet, so one shows it.
     job = launch("torchrun", 1, "-m", "muster.train", "--epochs", "0")

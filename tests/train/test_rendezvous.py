@@ -46,13 +46,6 @@ def test_what_holds_at_any_world_size_holds_on_three_ranks(launch: Launch) -> No
     assert job.stdout.count(" passed") == 3  # each rank is a pytest
 
 
-def test_the_argument_of_torch_distributed_launch_is_understood(launch: Launch) -> None:
-    job = launch("torch.distributed.launch", 1, "-m", "muster.train", "--epochs", "1", "--limit", "64")
-    assert job.status == 0, job.stderr
-    assert job.verdict["launcher"] == "torchrun"
-    assert job.verdict["ranks"] == "1"
-
-
 @pytest.mark.parametrize("init", ["env://", "tcp://127.0.0.1:PORT"])
 def test_rank_0_listens_at_the_address_of_the_rendezvous_alone(init: str) -> None:
     port = free_port()
