@@ -114,12 +114,6 @@ def test_a_script_outside_of_the_tree_does_not_travel(script: str, tmp_path: Pat
         launch_program.program_of(scan(project), project, script=script, module="", args="")
 
 
-@pytest.mark.parametrize("name", ["A B=1", "LD$=1", "-x=1", "=1", "a\n=1"])
-def test_a_name_of_the_environment_is_a_name(name: str) -> None:
-    with pytest.raises(UsageError, match="--env"):
-        request.environment([name], {})
-
-
 # ---- secrets ----------------------------------------------------------------------------------------------
 
 

@@ -77,7 +77,7 @@ def test_the_environment_is_given_or_taken_from_here() -> None:
     )
 
 
-@pytest.mark.parametrize("setting", ["UNSET", "1A=2", "A B=1", "=1", "A;B=1"])
+@pytest.mark.parametrize("setting", ["UNSET", "1A=2", "A B=1", "=1", "A;B=1", "LD$=1", "-x=1", "a\n=1"])
 def test_an_environment_that_cannot_be(setting: str) -> None:
     with pytest.raises(UsageError, match="--env"):
         request.environment([setting], {})

@@ -18,7 +18,7 @@ from muster.deploy.core.errors import HostError, MusterError, UnfitError, UsageE
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.job.result import Failure, RankExit
 from muster.deploy.features.slurm import blame, grant, job_state, programs
-from muster.deploy.features.slurm.allocation import Allocation, SrunPipe, allocation_of, command, repeated
+from muster.deploy.features.slurm.allocation import Allocation, SrunPipe, allocation_of, command
 from tests.command_lines import parse
 from tests.processes import wait_until_gone
 from tests.unit.test_attempts import DONE, FAILED
@@ -104,10 +104,6 @@ def test_without_tasks_slots_are_the_gpus_that_slurm_gave_and_steps_name_them(
 def test_variables_that_make_no_sense_are_refused(variables: dict[str, str], wrong: str) -> None:
     with pytest.raises(UsageError, match=wrong.replace("(", r"\(")):
         allocation_of(variables, names, lambda job: {})
-
-
-def test_repeated_counts() -> None:
-    assert repeated("2(x3),1") == [2, 2, 2, 1]
 
 
 @pytest.mark.parametrize(
