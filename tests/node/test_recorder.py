@@ -322,20 +322,20 @@ def test_the_longest_names_in_any_script_fit_into_their_slots(folder: Path, char
 
 
 def test_the_evidence_of_many_ranks_fits_into_one_answer(tmp_path: Path) -> None:
-    ranks, seen = 512, 64
+    ranks = 512
     ring = Ring(str(tmp_path / "ring-0"))
     group = ring.group("call", "0", range(ranks))
     for _ in range(ENTRIES):
         what = b'"op":"all_reduce","where":"%s","dtype":"float32","elements":1000000,"bytes":4000000}\n'
         ring.begin(group, what % (b"x" * 40))
-    for number in range(1, seen):
+    for number in range(1, ranks):
         (tmp_path / f"ring-{number}").hardlink_to(tmp_path / "ring-0")
     known: Any = SimpleNamespace(
-        processor_seconds=dict, programs=dict, ends={number: {"code": 1} for number in range(seen)}
+        processor_seconds=dict, programs=dict, ends={number: {"code": 1} for number in range(ranks)}
     )
     line = json.dumps(collect("", known, str(tmp_path), "", recorded=True, gpus={}))
-    assert len(line) * ranks / seen < MOST_LINE
-    assert line.count(":") * ranks / seen < MOST_VALUES
+    assert len(line) < MOST_LINE
+    assert line.count(":") < MOST_VALUES
 
 
 def test_a_record_that_is_not_ours_is_no_entry(tmp_path: Path) -> None:
