@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from muster.deploy.core.agent.transfer.blobs import Blobs
+from muster.deploy.core.agent.transfers import Blobs
 from muster.deploy.core.wire import durable
 from muster.deploy.core.wire.durable import read_sealed, write_atomically, write_sealed
 from muster.deploy.core.wire.private_folders import identity_of_folder

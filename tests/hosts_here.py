@@ -9,7 +9,7 @@ from pathlib import Path
 
 from muster.deploy.core.connect.bootstrap import BOOTSTRAP
 from muster.deploy.core.connect.cluster import Cluster
-from muster.deploy.core.connect.pipe import LostError, Pipe
+from muster.deploy.core.connect.pipe import LostError, Pipe, why_ended
 from muster.deploy.core.connect.transports.process import ProcessPipe
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
@@ -23,8 +23,8 @@ class HostPipe(ProcessPipe):
         super().__init__([*("env", f"HOME={home}", sys.executable, "-c", program)])
 
     def last_words(self, printed: str = "") -> LostError:
-        status, line = self.end(printed)
-        return LostError(f"the agent ended with status {status}: {line}")
+        status, lines = self.end_and_lines()
+        return why_ended(status, "\n".join(lines), printed, sys.executable)
 
 
 class HostsHere:

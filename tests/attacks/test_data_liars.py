@@ -49,7 +49,7 @@ SENDS_OTHER_BYTES = (
     PATCHED
     + """
 def patch(module):
-    blobs = honest_import("muster.deploy.core.agent.transfer.blobs")
+    blobs = honest_import("muster.deploy.core.agent.transfers")
     blobs.Blobs.read = lambda self, digest, offset, size: iter([bytes(size - offset)])
 """
 )

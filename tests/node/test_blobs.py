@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.agent.transfer import blobs as module
-from muster.deploy.core.agent.transfer import transfers as peers
-from muster.deploy.core.agent.transfer.blobs import Blobs
-from muster.deploy.core.agent.transfer.transfers import Identity, Peer, Server, WantedFile, identity
+from muster.deploy.core.agent import transfers as module
+from muster.deploy.core.agent.transfers import Blobs, Identity, Peer, Server, WantedFile, identity
 from muster.deploy.core.content.transfer_state import identities
 from tests.damage import DAMAGE
 from tests.waiting import wait_until
@@ -55,7 +53,7 @@ def pull(
     who: Identity = IDENTITIES["c"],
 ) -> None:
     """What a host does that wants a file."""
-    for have in peers.pull(blobs, who, wanted, sources):
+    for have in module.pull(blobs, who, wanted, sources):
         tell(have)
 
 
@@ -108,14 +106,14 @@ def test_callers_that_say_nothing_are_few_and_keep_no_host_from_a_file(host: Mak
     (there, place), (here, _) = host("a"), host("b")
     there.append(DIGEST, 0, CONTENT)
     before = threading.active_count()
-    idle = [socket.create_connection(("127.0.0.1", place.port)) for _ in range(peers.MOST_UNPROVEN + 40)]
+    idle = [socket.create_connection(("127.0.0.1", place.port)) for _ in range(module.MOST_UNPROVEN + 40)]
     for caller in idle[:40]:
         caller.settimeout(60)
         assert caller.recv(1) == b"", "the oldest are hung up on"
     pull(here, WANTED, [place], silent)
     assert here.has(DIGEST)
     wait_until(
-        lambda: threading.active_count() <= before + peers.MOST_UNPROVEN,
+        lambda: threading.active_count() <= before + module.MOST_UNPROVEN,
         "the end of the threads",
         pause=0.05,
     )
@@ -152,7 +150,7 @@ def test_a_source_that_sends_a_byte_now_and_then_is_left_for_another(
             yield b"\0"
 
     (slow, place), (whole, alive), (here, _), over = host("a"), host("b"), host("c"), threading.Event()
-    monkeypatch.setattr(peers, "SLOW_SECONDS", 0.3)
+    monkeypatch.setattr(module, "SLOW_SECONDS", 0.3)
     monkeypatch.setattr(slow, "read", trickle)
     whole.append(DIGEST, 0, CONTENT)
     whole.complete(DIGEST)

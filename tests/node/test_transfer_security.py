@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.core.agent import transfers as peers
 from muster.deploy.core.agent.facts import host_addresses
-from muster.deploy.core.agent.transfer import transfers as listening
-from muster.deploy.core.agent.transfer import transfers as peers
-from muster.deploy.core.agent.transfer.blobs import Blobs
-from muster.deploy.core.agent.transfer.transfers import Peer, Server, WantedFile, identity
+from muster.deploy.core.agent.transfers import Blobs, Peer, Server, WantedFile, identity
 from muster.deploy.core.content.transfer_state import identities
 from muster.deploy.core.wire.certificate_name import certificate_name
 
@@ -163,8 +161,8 @@ def test_the_port_is_open_at_the_chosen_address_alone(
 ) -> None:
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
-    monkeypatch.setattr(listening, "PORTS", range(port, port + 1))
-    addresses = listening.addresses_for(["127.0.0.2"], ["10.0.0.1"])
+    monkeypatch.setattr(peers, "PORTS", range(port, port + 1))
+    addresses = peers.addresses_for(["127.0.0.2"], ["10.0.0.1"])
     assert Server(Blobs(tmp_path), identity(PUSH["node1"]), addresses).port == port
     others = [HERE, "127.0.0.3", *(address for _, address in host_addresses())]
     assert reaches("127.0.0.2", port)
@@ -174,15 +172,15 @@ def test_the_port_is_open_at_the_chosen_address_alone(
 def test_names_of_peers_are_not_asked_for() -> None:
     """A name server that keeps silent would keep the push waiting."""
     own = {address for _, address in host_addresses()} or {HERE}
-    found = listening.addresses_for([], ["no-such-name.invalid", "localhost"])
+    found = peers.addresses_for([], ["no-such-name.invalid", "localhost"])
     assert own >= {*found}
-    assert len(found) == min(len(own), listening.MOST_ADDRESSES)
+    assert len(found) == min(len(own), peers.MOST_ADDRESSES)
 
 
 def test_without_a_choice_a_host_listens_where_it_would_call_its_peers() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
         probe.connect(("192.0.2.1", 9))  # an address for documentation (RFC 5737): by the default route
-        assert listening.addresses_for([], ["192.0.2.1"]) == [probe.getsockname()[0]]
+        assert peers.addresses_for([], ["192.0.2.1"]) == [probe.getsockname()[0]]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +196,7 @@ def test_without_a_choice_a_host_listens_where_it_would_call_its_peers() -> None
     ids=["the user's", "IPv6", "alone", "a router's", "unknown", "a name that means every host itself"],
 )
 def test_a_host_listens(chosen: list[str], peers_: list[str], found: list[str]) -> None:
-    assert listening.addresses_for(chosen, peers_) == found
+    assert peers.addresses_for(chosen, peers_) == found
 
 
 def test_names_of_hosts_may_be_longer_than_those_of_certificates() -> None:

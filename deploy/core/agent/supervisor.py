@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..wire.clock import steady
-from ..wire.durable import write_atomically
+from ..wire.durable import remove, write_atomically
 from ..wire.frames import Frame
 from ..wire.limits import require_fit
 from ..wire.paths import JobPaths, MusterPaths
@@ -72,26 +72,16 @@ def _remove_if_left(folder: str) -> None:
         status = os.fstat(opened)
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) != 0o700:
             return
-        lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=opened)
-        try:
+        inside = Path(f"/proc/self/fd/{opened}")  # the folder that was checked, whatever has its name by now
+        with open(os.open(inside / LOCK, os.O_RDWR | os.O_NOFOLLOW), "r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in os.listdir(opened):
-                if name != LOCK:  # last, so that an interrupted sweep is continued
-                    _remove(name, opened)
-            os.unlink(LOCK, dir_fd=opened)
+            for entry in inside.iterdir():
+                if entry.name != LOCK:  # last, so that an interrupted sweep is continued
+                    remove(entry)
+            (inside / LOCK).unlink()
             os.rmdir(folder)
-        finally:
-            os.close(lock)
     finally:
         os.close(opened)
-
-
-def _remove(name: str, opened: int) -> None:
-    """Remove a file, or a folder with its content, and follow no link. `opened`: its folder."""
-    if stat.S_ISDIR(os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode):
-        shutil.rmtree(f"/proc/self/fd/{opened}/{name}")  # it goes through descriptors
-    else:
-        os.unlink(name, dir_fd=opened)
 
 
 def link_kept(kept: Iterable[tuple[str, str]]) -> None:

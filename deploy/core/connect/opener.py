@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ CLIENTS: tuple[Client, ...] = ("paramiko", "openssh")
 AT_ONCE = 64
 # Seconds that a thread runs before another thread has its turn. With Python's 0.005, each message of a login
 # waits that long for the main thread, which imports.
-TURN_SECONDS = 0.0005
+TURN_SECONDS, USUAL_TURN_SECONDS = 0.0005, sys.getswitchinterval()
 RUNS_COMMANDS = "SSH configuration can run commands as you"
 
 
@@ -57,26 +58,17 @@ def of_this_machine(shell: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-class _WithoutInvoke:
+@contextlib.contextmanager
+def _without_invoke() -> Iterator[None]:
     """Import paramiko without Invoke, which it needs only to read `Match exec` itself: 45 of 115 ms."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._hidden = False
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self._hidden = not {"paramiko", "invoke"} & sys.modules.keys()
-        if self._hidden:
-            sys.modules["invoke"] = None  # type: ignore[assignment]  # so an import of it fails
-
-    def __exit__(self, *_: object) -> None:
-        if self._hidden:
+    hides = not {"paramiko", "invoke"} & sys.modules.keys()
+    if hides:
+        sys.modules["invoke"] = None  # type: ignore[assignment]  # so an import of it fails
+    try:
+        yield
+    finally:
+        if hides:
             del sys.modules["invoke"]
-        self._lock.release()
-
-
-_without_invoke = _WithoutInvoke()
 
 
 @dataclass(frozen=True)
@@ -103,7 +95,7 @@ class Access:
             from .transports.openssh import OpenSshPipe
 
             return OpenSshPipe(host, python, ssh_config=config)
-        with _without_invoke:
+        with _without_invoke():
             from .transports.ssh import SshPipe
 
         return SshPipe(route, python)
@@ -159,39 +151,13 @@ def require_usable(access: Access) -> None:
         raise UsageError(f"{access.ssh_config}: the SSH configuration of the launch is gone; put it back")
 
 
-class _ShortTurns:
-    """Threads take short turns while any early connection logs in, and then turns of the usual length."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._logins = 0
-        self._usual = 0.0
-
-    def begin(self, logins: int) -> None:
-        with self._lock:
-            if logins and not self._logins:
-                self._usual = sys.getswitchinterval()
-                sys.setswitchinterval(TURN_SECONDS)
-            self._logins += logins
-
-    def end(self) -> None:
-        """One login is over."""
-        with self._lock:
-            self._logins -= 1
-            if not self._logins:
-                sys.setswitchinterval(self._usual)
-
-
-_turns = _ShortTurns()
-
-
 def connect_early(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) -> OpenPipe:
     """Begin to open a pipe to each of these hosts; returns a function that returns each pipe once.
 
     A second call for a host opens a new pipe. An error of a login is raised by the call for that host. A pipe
     may be left unused: the threads keep no process alive, and the agent behind a pipe ends with this process.
     """
-    _turns.begin(len(hosts))
+    sys.setswitchinterval(TURN_SECONDS)
     begun: dict[str, Future[Pipe]] = {host.name: Future() for host in hosts}
     waiting = deque((host, begun[host.name]) for host in hosts)
 
@@ -204,12 +170,12 @@ def connect_early(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) 
             try:
                 host, future = waiting.popleft()
             except IndexError:
+                sys.setswitchinterval(USUAL_TURN_SECONDS)
                 return
             try:
                 future.set_result(opened(host))
             except BaseException as error:  # noqa: BLE001  # it is raised where the pipe is asked for
                 future.set_exception(error)
-            _turns.end()
 
     for _ in range(min(len(hosts), AT_ONCE)):
         threading.Thread(target=work, daemon=True).start()

@@ -9,6 +9,7 @@ from typing import Protocol
 from ..errors import HostError
 from ..hosts.hostfile import Host
 from ..wire.frames import Readable, Writable
+from .bootstrap import is_swallowed
 
 PYTHON_FAILED = "it needs Python 3.9 or newer (--python names another), and a login whose shell runs commands"
 PYTHON_MISSING = "install Python 3.9 or newer, or name another with --python"
@@ -34,6 +35,16 @@ class SilentError(LostError):
 
 class EndedError(LostError):
     """The process of an agent has ended. No SSH connection lies between: its last words are the reason."""
+
+
+def why_ended(status: int, text: str, printed: str, python: str) -> LostError:
+    """Why the process of an agent has ended. `text`: from its stderr; `printed`: its last output."""
+    if status in (KILLED, -signal.SIGKILL):
+        return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
+    if status == 127 and not is_swallowed(text):
+        return LostError(f"no {python} there", PYTHON_MISSING, kind="python.missing")
+    reason = text.splitlines()[-1].strip() if text else printed or "no message"
+    return LostError(f"the agent ended with status {status}: {reason}", PYTHON_FAILED, kind="python.failed")
 
 
 GONE = "the SSH connection to its agent is gone"

@@ -18,7 +18,7 @@ ALWAYS = datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31)  # UTC, 
 
 
 def identities(hosts: Iterable[str]) -> dict[str, Mapping[str, str]]:
-    """For each host the PEM texts that make its identity (core/agent/transfer/transfers.py)."""
+    """For each host the PEM texts that make its identity (core/agent/transfers.py)."""
     # Only some commands bring files to hosts, and this takes longer to load than the rest of the driver.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

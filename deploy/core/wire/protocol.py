@@ -39,7 +39,7 @@ ON_DEMAND: tuple[Handler, ...] = (
         },
     ),
     Handler(
-        *("core.agent.transfer.transfers", "HostTransfers", "muster_root send"),
+        *("core.agent.transfers", "HostTransfers", "muster_root send"),
         {"cannot receive files": "blob_serve blob_take", "": "blob_complete blob_pull blob_forget"},
     ),
     *import_module("muster.deploy.features.all_handlers").HANDLERS,

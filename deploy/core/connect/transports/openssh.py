@@ -17,7 +17,7 @@ from pathlib import Path
 from ...errors import HostError, UsageError
 from ...hosts.hostfile import Host
 from .. import bootstrap
-from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
+from ..pipe import KILLED, LostError, why_ended
 from .process import ProcessPipe
 from .ssh_config import Route, confirming, login_command, resolve, ssh_options
 
@@ -110,14 +110,8 @@ class OpenSshPipe(ProcessPipe):
             return LostError(
                 f"the SSH connection broke: {lines[-1]}", "look at the host's console and its network"
             )
-        if status in (KILLED, SSH_FAILED):  # after a signal sshd reports no status, and ssh prints nothing
-            return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
-        if status == 127 and not bootstrap.is_swallowed("\n".join(lines)):
-            return LostError(f"no {self._python} there", PYTHON_MISSING, kind="python.missing")
-        reason = lines[-1] if lines else printed or "no message"
-        return LostError(
-            f"the agent ended with status {status}: {reason}", PYTHON_FAILED, kind="python.failed"
-        )
+        # After a signal sshd reports no status, and ssh prints nothing.
+        return why_ended(KILLED if status == SSH_FAILED else status, "\n".join(lines), printed, self._python)
 
     def _refused(self, lines: list[str]) -> LostError:
         """Why ssh could not log in."""

@@ -15,15 +15,7 @@ from typing import cast
 from ...errors import HostError
 from ...wire.frames import Readable
 from ..bootstrap import BOOTSTRAP
-from ..pipe import (
-    AGENT_KILLED,
-    PYTHON_FAILED,
-    PYTHON_MISSING,
-    SEE_MEMORY,
-    CountingWriter,
-    EndedError,
-    LostError,
-)
+from ..pipe import PYTHON_MISSING, CountingWriter, EndedError, LostError, why_ended
 
 CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
 # The agent's source fits into it (pipe(7): 64 KiB by default): a host that reads nothing, or prints before it
@@ -93,11 +85,6 @@ class ProcessPipe:
         """The agent's stdin: its lifeline."""
         return self._writer
 
-    def end(self, printed: str) -> tuple[int, str]:
-        """Wait for the child's end; its exit status, and the last line of its stderr, else `printed`."""
-        status, lines = self.end_and_lines()
-        return status, lines[-1] if lines else printed or "no message"
-
     def end_and_lines(self) -> tuple[int, list[str]]:
         """Wait for the child's end; its exit status, and the lines of its stderr."""
         self._process.wait()
@@ -136,9 +123,6 @@ class LocalPipe(ProcessPipe):
 
     def last_words(self, printed: str = "") -> LostError:
         """The last line of stderr, and the exit status."""
-        status, reason = self.end(printed)
-        if status == -signal.SIGKILL:
-            return EndedError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
-        return EndedError(
-            f"the agent ended with status {status}: {reason}", PYTHON_FAILED, kind="python.failed"
-        )
+        status, lines = self.end_and_lines()
+        error = why_ended(status, "\n".join(lines), printed, "")
+        return EndedError(error.text, error.remedy, kind=error.kind)

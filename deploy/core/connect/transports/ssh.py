@@ -28,8 +28,8 @@ from paramiko.ssh_exception import (
 
 from ...errors import HostError
 from ...wire.frames import Readable
-from ..bootstrap import command, is_swallowed
-from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, CountingWriter, LostError
+from ..bootstrap import command
+from ..pipe import KILLED, CountingWriter, LostError, why_ended
 from .openssh import OF_HOST_KEYS, absent_identities, remedy
 from .ssh_config import Route, known_hosts, ssh_home
 
@@ -269,17 +269,9 @@ class SshPipe:
         """The last line of stderr, else `printed`, and the exit status, or that the connection broke."""
         if not self._channel.status_event.wait(1.0) or self._channel.exit_status == -1:
             if self._transport.is_active():  # sshd reports no exit status after a signal
-                return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
+                return why_ended(KILLED, "", "", self._python)
             return LostError("the SSH connection broke", "look at the host's console and its network")
-        status, text = self._channel.exit_status, self._stderr()
-        if status == KILLED:  # a login shell reports it so
-            return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
-        if status == 127 and not is_swallowed(text):
-            return LostError(f"no {self._python} there", PYTHON_MISSING, kind="python.missing")
-        reason = text.splitlines()[-1] if text else printed or "no message"
-        return LostError(
-            f"the agent ended with status {status}: {reason}", PYTHON_FAILED, kind="python.failed"
-        )
+        return why_ended(self._channel.exit_status, self._stderr(), printed, self._python)
 
     def _stderr(self) -> str:
         self._channel.settimeout(1.0)

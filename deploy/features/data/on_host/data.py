@@ -1,6 +1,6 @@
 """The agent's part in `muster data`: keeps the data sets of this host, and receives chunks of new ones.
 
-Chunks travel in bundles of at most 4 MiB, as files from host to host (core/agent/transfer/transfers.py). Long
+Chunks travel in bundles of at most 4 MiB, as files from host to host (core/agent/transfers.py). Long
 work ends early when the driver is gone.
 """
 
@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ....core.agent.transfer.blobs import Blobs
-from ....core.agent.transfer.transfers import OLD_SECONDS, HostTransfers
+from ....core.agent.transfers import OLD_SECONDS, Blobs, HostTransfers
 from ....core.wire.files import newest_in
 from ....core.wire.frames import Frame
 from ....core.wire.os_errors import explain

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ....core.agent.transfer.blobs import CHUNK, Blobs
+from ....core.agent.transfers import CHUNK, Blobs
 from ....core.wire.frames import Frame
 
 TIMEOUT_SECONDS = 600.0  # loading unpacks a gigabyte, on a slow disk too

@@ -1,14 +1,16 @@
-"""Requests that move large files: receive them from the driver, serve them, fetch them from other hosts.
+"""Large files on their way to this host, and from here to other hosts.
 
-The hosts of a push authenticate each other by certificates. The driver makes them
-(core/content/transfer_state.py); they arrive over SSH and stay in memory. A host listens only on its data
-network.
+A file is known by its SHA-256, and accepted only if that is right. Until then it is `DIGEST.part`, and other
+hosts can read it while it still arrives. The hosts of a push authenticate each other by certificates. The
+driver makes them (core/content/transfer_state.py); they arrive over SSH and stay in memory. A host listens
+only on its data network.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -21,16 +23,113 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...wire.certificate_name import certificate_name
-from ...wire.frames import Frame
-from ...wire.os_errors import explain
-from ...wire.private_folders import identity_of_folder
-from ..facts import bridge_last, host_addresses
-from ..rendezvous_port import PORTS
-from .blobs import CHUNK, WAIT_SECONDS, Blobs
+from ..wire.certificate_name import certificate_name
+from ..wire.durable import keep_if_intact
+from ..wire.files import digest as sha256
+from ..wire.frames import Frame
+from ..wire.os_errors import explain
+from ..wire.private_folders import identity_of_folder
+from .facts import bridge_last, host_addresses
+from .rendezvous_port import PORTS
 
 if TYPE_CHECKING:
     import ssl
+
+CHUNK = 1 << 18
+WAIT_SECONDS = 15.0  # for a byte that the sending host has not received yet
+
+
+class Blobs:
+    """The files of one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._changed = threading.Condition()
+
+    def path(self, digest: str) -> Path:
+        """The path of a complete file."""
+        if not (len(digest) == 64 and digest.isalnum()):
+            raise ValueError(f"not a SHA-256: {digest}")
+        return self.root / digest
+
+    def size(self, digest: str) -> int:
+        """The bytes of a file that have arrived."""
+        for path in (self.path(digest), self._part(digest)):
+            with contextlib.suppress(OSError):
+                return path.stat().st_size
+        return 0
+
+    def intact_size(self, digest: str) -> int:
+        """The bytes of a file from an earlier push; a complete file that was damaged is removed.
+
+        Each push calls this before it uses a file. So files need not be synced when they arrive.
+        """
+        if self.has(digest):
+            keep_if_intact(self.path(digest), digest)
+        return self.size(digest)
+
+    def has(self, digest: str) -> bool:
+        """Whether the whole file has arrived."""
+        return self.path(digest).exists()
+
+    def append(self, digest: str, offset: int, content: bytes | memoryview) -> None:
+        """Append bytes to a file; ValueError if some before `offset` are missing.
+
+        An agent with the same home, or a second command, may write the same file. So bytes that are already
+        present are skipped; `complete` checks the whole file.
+        """
+        if self.has(digest):
+            return
+        self.root.mkdir(parents=True, exist_ok=True)
+        with open(self._part(digest), "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            have = file.seek(0, os.SEEK_END)
+            if have < offset:
+                raise ValueError(f"{have} bytes have arrived, and these begin at {offset}")
+            file.write(content[have - offset :])
+        with self._changed:
+            self._changed.notify_all()
+
+    def complete(self, digest: str) -> None:
+        """Accept a file that has arrived; if its digest is wrong, remove it and raise ValueError."""
+        try:
+            if not self.has(digest) and sha256(self._part(digest)) != digest:
+                self._part(digest).unlink()
+                raise ValueError("it was damaged on the way, and must be sent again")
+            os.replace(self._part(digest), self.path(digest))
+        except FileNotFoundError:
+            if not self.has(digest):
+                raise
+        with self._changed:
+            self._changed.notify_all()
+
+    def read(self, digest: str, offset: int, size: int) -> Iterator[bytes]:
+        """The bytes from an offset to the end, as they arrive; ends early when none comes for a while."""
+        heard = time.monotonic()
+        while offset < size and time.monotonic() - heard < WAIT_SECONDS:
+            if content := self._some(digest, offset):
+                offset, heard = offset + len(content), time.monotonic()
+                yield content
+            else:
+                with self._changed:
+                    self._changed.wait(0.2)
+
+    def forget(self, digests: Sequence[str]) -> None:
+        """Remove files that are no longer needed."""
+        for digest in digests:
+            with contextlib.suppress(FileNotFoundError):
+                self.path(digest).unlink()
+
+    def _some(self, digest: str, offset: int) -> bytes:
+        for path in (self._part(digest), self.path(digest)):
+            with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+                file.seek(offset)
+                return file.read(CHUNK)
+        return b""
+
+    def _part(self, digest: str) -> Path:
+        return self.path(digest).with_suffix(".part")
+
 
 ALONE = "127.0.0.1"
 MOST_ADDRESSES = 8  # each is tried by other hosts, for seconds where packets are dropped
