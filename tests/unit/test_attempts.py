@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from docs.scripts.json_fields import DOCUMENTS
-from muster.deploy.core.connect.kept_connections import SpareConnections
+from muster.deploy.core.connect.kept_connections import KeptConnections
 from muster.deploy.core.connect.pipe import SilentError
 from muster.deploy.core.connect.requests.attempt import WrittenFiles
 from muster.deploy.core.connect.requests.hosts import FILE_PART
@@ -146,8 +146,8 @@ class Connected:
     def __exit__(self, *ignored: object) -> None:
         pass
 
-    def detach_spares(self, names: object) -> SpareConnections:
-        return SpareConnections()
+    def detach_spares(self, names: object) -> KeptConnections:
+        return KeptConnections()
 
     def drop_reports(self) -> None:
         pass

@@ -9,7 +9,7 @@ import pytest
 from muster.deploy.core.connect import kept_connections as reserve_module
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.inbox import Inbox
-from muster.deploy.core.connect.kept_connections import KeptConnections, SpareConnections
+from muster.deploy.core.connect.kept_connections import KeptConnections
 from muster.deploy.core.connect.pipe import Pipe
 from muster.deploy.core.connect.reports import CommandEnd, Event, Lost, RankOutput, StopAsked
 from muster.deploy.core.connect.transports.process import LocalPipe
@@ -133,7 +133,6 @@ def test_the_loss_of_a_spare_host_does_not_concern_the_attempt_that_runs(opener:
         assert [*lost] == ["node3"]
         assert first.hear(0.0) is None
         kept = first.hand_over(["node1"])
-        spares.hand_to(kept)
     with Cluster(HOSTS[:2], opener, kept=kept) as second:
         assert sorted(opener.opened) == ["node1", "node2", "node3"], "the spare host is connected already"
         assert second.survey().hosts["node2"] == first._asked["node2"]
@@ -154,20 +153,18 @@ def test_a_lost_host_is_sought_until_it_answers(opener: Opener, monkeypatch: pyt
             raise refusals.pop()
         return opener(host)
 
-    spares = SpareConnections()
+    spares = KeptConnections()
     spares.seek(HOSTS[2], open_pipe)
     wait_until(lambda: spares.arrived() == ["node3"], "the host")
     assert (opener.opened, refusals) == (["node3"], [])
-    kept = KeptConnections(Inbox())
-    spares.hand_to(kept)
-    with Cluster(HOSTS[2:], opener, kept=kept) as cluster:
+    with Cluster(HOSTS[2:], opener, kept=spares) as cluster:
         assert opener.opened == ["node3"], "it is connected already"
         cluster.survey()
 
 
 def test_a_host_is_not_sought_after_the_attempt(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reserve_module, "PAUSES", (60.0,))
-    before, spares = threading.active_count(), SpareConnections()
+    before, spares = threading.active_count(), KeptConnections()
     spares.seek(HOSTS[2], opener)
     spares.close()
     wait_until(lambda: threading.active_count() <= before, "the end of its thread")

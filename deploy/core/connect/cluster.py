@@ -24,8 +24,7 @@ from ..timings import Timings
 from .bootstrap import agent_source
 from .channel import Channel
 from .fanout import ask_every, on_every
-from .inbox import Inbox
-from .kept_connections import KeptConnections, SpareConnections
+from .kept_connections import KeptConnections
 from .listener import Listener
 from .pipe import OpenPipe
 from .reports import Event, Lost, StopAsked
@@ -56,7 +55,7 @@ class Cluster(Listener):
         network: str = "",
         kept: KeptConnections | None = None,
     ) -> None:
-        self._kept = kept or KeptConnections(Inbox(len(hosts)))
+        self._kept, self._next = kept or KeptConnections(len(hosts)), KeptConnections(len(hosts))
         super().__init__(self._kept.events)
         self._greet, self._network = greet, network
         self.hosts = tuple(hosts)
@@ -67,7 +66,6 @@ class Cluster(Listener):
         self._asked: dict[str, Facts] = {}
         """The facts as the hosts gave them; in `facts`, some are of an environment or a container."""
         self.open_pipe = open_pipe
-        self._spares = SpareConnections()
 
     def __enter__(self) -> Cluster:
         """Connect to every host at once; `UnfitError` names all those that cannot be reached."""
@@ -100,27 +98,27 @@ class Cluster(Listener):
 
     def close(self) -> None:
         """Cut every lifeline."""
-        self._spares.close()
+        self._next.close()
         on_every(self._opened, lambda name: self._opened[name].close())
 
     def hand_over(self, names: Iterable[str]) -> KeptConnections:
-        """Keep the connections to these hosts for another cluster; the others are closed with this one.
+        """Keep the connections to these hosts and to the spares for another cluster. This one closes the others.
 
         Of the unread reports, only a request to stop the job is passed on.
         """
-        kept = KeptConnections(Inbox(len(self.hosts)))
+        kept, self._next = self._next, KeptConnections()
         for name in names:
             kept.add(self._opened.pop(name), self._asked[name])
-        kept.pass_on(self.events.close())
+        kept.end_attempt(self.events.close())
         return kept
 
-    def detach_spares(self, names: Iterable[str]) -> SpareConnections:
-        """Hold the connections to these hosts apart until this cluster ends. They leave its hosts."""
+    def detach_spares(self, names: Iterable[str]) -> KeptConnections:
+        """Hold the connections to these hosts for the next attempt. They leave the hosts of this cluster."""
         for name in names:
-            self._spares.add(self._opened.pop(name), self._asked[name])
+            self._next.add(self._opened.pop(name), self._asked[name])
         self.channels = {name: channel for name, channel in self.channels.items() if name in self._opened}
         self.hosts = tuple(host for host in self.hosts if host.name in self._opened)
-        return self._spares
+        return self._next
 
     def drop_reports(self) -> None:
         """Drop what hosts have reported about the last attempt, once they can report no more of it."""

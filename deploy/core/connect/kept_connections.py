@@ -1,4 +1,4 @@
-"""Hosts that stay connected from one attempt of a job to the next, with ranks or without any."""
+"""Hosts that stay connected for the next attempt of a job; they have no rank meanwhile."""
 
 from __future__ import annotations
 
@@ -20,77 +20,31 @@ from .pipe import OpenPipe
 from .reports import Event, Lost, StopAsked
 from .requests.hosts import FACTS
 
-
-class KeptConnections:
-    """Connected hosts with their facts, and the queue into which they report. A cluster takes them over."""
-
-    def __init__(self, events: Inbox) -> None:
-        self.events = events
-        self._channels: dict[str, tuple[Channel, Facts]] = {}
-        self.taken: set[str] = set()
-        """The hosts that were taken over."""
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The hosts that were not taken over yet."""
-        return frozenset(self._channels)
-
-    def add(self, channel: Channel, facts: Facts) -> None:
-        """Keep a host, which reports to this queue from now on."""
-        channel.report_to(self.events)
-        self._channels[channel.host] = channel, facts
-
-    def pass_on(self, unread: Iterable[Event]) -> None:
-        """Add the requests to stop the job, of unread reports."""
-        for event in unread:
-            if isinstance(event.report, StopAsked):
-                self.events.put(event, wait=False)
-
-    def take(self, host: str) -> tuple[Channel, Facts] | None:
-        """Take a host over; None for one that is not here, or whose connection is gone."""
-        kept = self._channels.pop(host, None)
-        if kept and kept[0].ended:
-            close_quietly(kept[0])
-            return None
-        if kept:
-            self.taken.add(host)
-        return kept
-
-    def close(self) -> None:
-        """Cut the lifelines of the hosts that were not taken over."""
-        left = {host: channel for host, (channel, _) in self._channels.items()}
-        self._channels.clear()
-        on_every(left, lambda host: close_quietly(left[host]))
-
-
-def close_quietly(channel: Channel) -> None:
-    """Close a connection whose end is no report about the job."""
-    channel.report_to(Inbox())
-    channel.close()
-
-
 PAUSES = (2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds before each try to connect to a lost host; the last is repeated."""
 FACTS_SECONDS = 30.0
 
 
-class SpareConnections(Listener):
-    """Spare hosts, and lost hosts that answer again: they have no rank, and the next attempt takes them over.
+class KeptConnections(Listener):
+    """Connected hosts with their facts, and the queue into which they report. A cluster takes them over.
 
-    A lost one does not concern the attempt that runs.
+    While an attempt runs, these are its spare hosts, and lost hosts that answer again. At its end come the
+    hosts on which nothing of it is left.
     """
 
-    def __init__(self) -> None:
-        super().__init__(Inbox())
-        self._facts: dict[str, Facts] = {}
+    def __init__(self, hosts: int = 1) -> None:
+        super().__init__(Inbox(hosts))
+        self.facts: dict[str, Facts] = {}
+        self.taken: set[str] = set()
+        """The hosts that were taken over."""
         self._arrivals: SimpleQueue[tuple[Channel, Facts]] = SimpleQueue()
         self._over = threading.Event()
 
     def add(self, channel: Channel, facts: Facts) -> None:
-        """Hold a host from now on."""
+        """Keep a host, which reports to this queue from now on."""
         channel.report_to(self.events)
         channel.silence = self.losses
-        self.channels[channel.host], self._facts[channel.host] = channel, facts
+        self.channels[channel.host], self.facts[channel.host] = channel, facts
 
     def lost(self) -> dict[str, str]:
         """The hosts that were lost since the last call, each with the reason; to be called every 2 s."""
@@ -107,7 +61,7 @@ class SpareConnections(Listener):
         in_thread(partial(self._seek, host, open_pipe))
 
     def arrived(self) -> list[str]:
-        """The sought hosts that have answered since the last call. They are held from now on."""
+        """The sought hosts that have answered since the last call. They are kept from now on."""
         names: list[str] = []
         with contextlib.suppress(Empty):
             while True:
@@ -116,19 +70,30 @@ class SpareConnections(Listener):
                 names.append(channel.host)
         return names
 
-    def hand_to(self, kept: KeptConnections) -> None:
-        """Let the next attempt take these hosts over, and seek no more."""
+    def end_attempt(self, unread: Iterable[Event]) -> None:
+        """Seek no more, and add the requests to stop the job of reports that the attempt has not read."""
         self._over.set()
         self.arrived()
-        for host, channel in self.channels.items():
-            kept.add(channel, self._facts[host])
-        self.channels.clear()
+        for event in unread:
+            if isinstance(event.report, StopAsked):
+                self.events.put(event, wait=False)
+
+    def take(self, host: str) -> tuple[Channel, Facts] | None:
+        """Take a host over; None for one that is not here, or whose connection is gone."""
+        channel = self.channels.pop(host, None)
+        if channel and channel.ended:
+            close_quietly(channel)
+        elif channel:
+            self.taken.add(host)
+            return channel, self.facts[host]
+        return None
 
     def close(self) -> None:
-        """Cut the lifelines of the hosts that no attempt has taken over."""
-        kept = KeptConnections(self.events)
-        self.hand_to(kept)
-        kept.close()
+        """Cut the lifelines of the hosts that were not taken over."""
+        self.end_attempt(())
+        left = dict(self.channels)
+        self.channels.clear()
+        on_every(left, lambda host: close_quietly(left[host]))
 
     def _seek(self, host: Host, open_pipe: OpenPipe) -> None:
         for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
@@ -143,3 +108,9 @@ class SpareConnections(Listener):
                     continue
                 self._arrivals.put(found)
                 return
+
+
+def close_quietly(channel: Channel) -> None:
+    """Close a connection whose end is no report about the job."""
+    channel.report_to(Inbox())
+    channel.close()

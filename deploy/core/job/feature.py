@@ -20,7 +20,6 @@ from ..errors import MusterError
 if TYPE_CHECKING:  # most commands have no job
     from ..connect.channel import Channel
     from ..connect.cluster import Cluster
-    from ..connect.kept_connections import KeptConnections
     from ..connect.reports import Report
     from ..plan.flags import Options
     from ..plan.launch_plan import Contribution, LaunchPlan
@@ -137,9 +136,6 @@ class Feature:
 
     def fetch(self, attempt: Attempt) -> None:
         """The result of the attempt is recorded; files of its hosts can be fetched."""
-
-    def hand_over(self, kept: KeptConnections) -> None:
-        """Another attempt may follow: add connected hosts that it can take over."""
 
     def over(self, result: LaunchResult) -> LaunchResult:
         """The job is over, and its result not yet written; returns the result to write."""

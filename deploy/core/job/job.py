@@ -160,7 +160,7 @@ class Job:
         result = self._results[-1]
         if result.warned:
             return ()
-        connected = self._kept.names if self._kept else ()
+        connected = self._kept.channels if self._kept else ()
         hosts, self._policy = restart.with_returned(hosts, connected, self._policy)
         return self._next(restart.after(result, hosts, attempt, self._policy, now()), attempt)
 
@@ -182,7 +182,6 @@ class Job:
         result = self._results[-1]
         if self.spec.may_restart and result.failure:
             self._kept = cluster.hand_over(result.cleared)
-            self.features.tell(Feature.hand_over, self._kept)
 
     def _let_go(self) -> None:
         """Close the connections that no attempt has taken over."""

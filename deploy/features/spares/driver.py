@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ...core.connect.kept_connections import KeptConnections, SpareConnections
+from ...core.connect.kept_connections import KeptConnections
 from ...core.job.events import Said
 from ...core.job.feature import Attempt, Feature
 
 
 class SpareHosts(Feature):
-    """Holds them while an attempt runs, and hands them over to the next one."""
+    """Holds them while an attempt runs; the next one can take them over."""
 
     def __init__(self) -> None:
-        self._spares = SpareConnections()
+        self._spares = KeptConnections()
 
     def begins(self, attempt: Attempt) -> None:
         """Spare hosts are no longer hosts of this attempt."""
@@ -27,10 +27,6 @@ class SpareHosts(Feature):
             self._seek(attempt, name)
         for name in self._spares.arrived():
             attempt.emit(Said(f"{name} answers again; the next attempt can use it"))
-
-    def hand_over(self, kept: KeptConnections) -> None:
-        """Hand over those that are connected."""
-        self._spares.hand_to(kept)
 
     def _seek(self, attempt: Attempt, name: str) -> None:
         host = next(host for host in attempt.plan.spec.hosts if host.name == name)
