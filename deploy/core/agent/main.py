@@ -22,6 +22,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..wire.clock import steady
@@ -78,13 +79,13 @@ class Agent:
         if request["do"] in QUICK:
             return self.answer(request, payload)
         self._worker.begin(request, payload)
-        while not self._worker.wait(SUSPICIOUS_SECONDS):
+        while (answer := self._worker.answer_within(SUSPICIOUS_SECONDS)) is None:
             if is_closed(self.inbox):
                 return None
             if disk := self._silent_disk():
                 self._worker = Worker(self.answer)
                 return refusal(request, disk)
-        return self._worker.result()
+        return answer
 
     def _silent_disk(self) -> str:
         """The error of the home's disk, if it does not answer."""
@@ -217,9 +218,8 @@ class Worker:
 
     def __init__(self, answer: Callable[[Frame, bytes], Frame]) -> None:
         self._answer = answer
-        self._requested, self._done = threading.Semaphore(0), threading.Event()
-        self._request: tuple[Frame, bytes] = ({}, b"")
-        self._result: Frame | BaseException = {}
+        self._requests: SimpleQueue[tuple[Frame, bytes]] = SimpleQueue()
+        self._answers: SimpleQueue[Frame | BaseException] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -228,29 +228,27 @@ class Worker:
         return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident or 0))
 
     def begin(self, request: Frame, payload: bytes) -> None:
-        self._request = (request, payload)
-        self._done.clear()
-        self._requested.release()
+        self._requests.put((request, payload))
 
-    def wait(self, seconds: float) -> bool:
-        """Whether the answer is ready within this time."""
-        return self._done.wait(seconds)
-
-    def result(self) -> Frame:
-        """The answer. Raises the exception of the request."""
-        if isinstance(self._result, BaseException):
-            raise self._result
-        return self._result
+    def answer_within(self, seconds: float) -> Frame | None:
+        """The answer, if it is ready within this time. Raises the exception of the request."""
+        try:
+            answer = self._answers.get(timeout=seconds)
+        except Empty:
+            return None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     def _run(self) -> None:
         while True:
-            self._requested.acquire()
-            try:
-                self._result = self._answer(*self._request)
-            except BaseException as error:  # noqa: BLE001  # the main thread raises it again
-                self._result = error
-            self._request = ({}, b"")
-            self._done.set()
+            self._answers.put(self._attempt(*self._requests.get()))
+
+    def _attempt(self, request: Frame, payload: bytes) -> Frame | BaseException:
+        try:
+            return self._answer(request, payload)
+        except BaseException as error:  # noqa: BLE001  # the main thread raises it again
+            return error
 
 
 def is_closed(inbox: Any) -> bool:

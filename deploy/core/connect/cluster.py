@@ -102,7 +102,7 @@ class Cluster(Listener):
         on_every(self._opened, lambda name: self._opened[name].close())
 
     def hand_over(self, names: Iterable[str]) -> KeptConnections:
-        """Keep the connections to these hosts and to the spares for another cluster. This one closes the others.
+        """Keep the connections to these hosts and the spares for another cluster. This one closes the others.
 
         Of the unread reports, only a request to stop the job is passed on.
         """
