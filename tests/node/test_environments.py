@@ -20,13 +20,11 @@ import pytest
 
 from muster.deploy.core.decode import from_json
 from muster.deploy.core.wire.durable import read_sealed, write_sealed
-from muster.deploy.features.clean.on_host.cleanup import Cleaning
 from muster.deploy.features.packages import uv
 from muster.deploy.features.packages.messages import ENVIRONMENTS, Environment
 from muster.deploy.features.packages.on_host import environments as build
 from muster.deploy.features.packages.on_host.environment_folders import (
     RECORD,
-    clean,
     hold,
     lock,
     record,
@@ -217,23 +215,19 @@ def test_what_is_no_environment_is_neither_removed_nor_told(home: Path) -> None:
     assert (home / "envs" / "cache").is_dir()
 
 
-def test_clean_leaves_wheels_that_a_launch_is_bringing(home: Path) -> None:
-    (home / "envs").mkdir()
-    part = home / "wheels" / f"{'ab' * 32}.part"
-    part.write_bytes(b"half")
-    clean(home, time.time() - 7 * 86400.0)
-    assert part.exists()
-
-
-def test_clean_removes_what_no_launch_used_lately_and_then_its_wheels(home: Path) -> None:
-    old, new = complete(home, KEY, age=10 * 86400.0), complete(home, KEY[::-1])
-    (home / "wheels" / ("ab" * 32)).write_bytes(b"wheel")
-    assert Cleaning(home).do_clean({"older": 7 * 86400.0}, b"")["removed"] == []
-    assert (old.exists(), new.exists()) == (False, True)
-    assert (home / "wheels" / ("ab" * 32)).exists()
-    assert clean(home, time.time() + 1) >= 5
-    assert not new.exists()
-    assert not (home / "wheels").exists()
+def test_wheels_go_with_the_last_environment_unless_a_launch_brings_some(home: Path) -> None:
+    old, new = complete(home, KEY), complete(home, KEY[::-1])
+    wheel = home / "wheels" / ("ab" * 32)
+    wheel.write_bytes(b"wheel")
+    agent = Environments(home, unsent)
+    assert agent.do_env_remove({"keys": [KEY]}, b"")["removed"] == [KEY]
+    assert (old.exists(), new.exists(), wheel.exists()) == (False, True, True)
+    agent.do_env_remove({"keys": []}, b"")
+    assert (new.exists(), wheel.exists()) == (False, True)
+    for path in (*wheel.parent.rglob("*"), wheel.parent):
+        os.utime(path, (1.0, 1.0), follow_symlinks=False)
+    assert agent.do_env_remove({"keys": []}, b"")["freed"] >= 5
+    assert not wheel.parent.exists()
 
 
 def test_an_environment_whose_python_is_gone_does_not_count(home: Path) -> None:

@@ -44,7 +44,6 @@ GATHERERS = {
 FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "check bench": "check --bench measures links and hosts, and shows the slow ones as findings",
     "check image": "the CUDA of torch is compared with the versions that a GPU driver runs",
-    "clean packages": "it removes environments that no job has used for long",
     "samples leases": "a sample of a host has the jobs that lease its GPUs",
     "top why": "it shows the stacks of all ranks, and how long each works on a step",
 }

@@ -14,7 +14,6 @@ from ....core.wire.frames import Frame
 from ....core.wire.paths import JobPaths, MusterPaths
 from ....core.wire.store import DRAFTS, every_lock_held
 from ....core.wire.written import RECORDS, Search, WrittenFile, counted
-from ...packages.on_host.environment_folders import clean as clean_environments
 from .left_memory import left_in_memory
 
 # A younger file of the store may belong to a launch that has not registered its list of files yet.
@@ -45,9 +44,7 @@ class Cleaning:
             "kept": [folder.name for folder in folders if folder.name not in removed and folder.exists()],
             "results": [{"job": name, "files": files} for name, files in results.items()],
             "memory": left_in_memory(),
-            "freed": sum(end.freed for end in ends.values() if end)
-            + self._clean_store(before)
-            + clean_environments(Path(self._paths.root), before),
+            "freed": sum(end.freed for end in ends.values() if end) + self._clean_store(before),
         }
 
     def _clean_store(self, before: float) -> int:

@@ -12,6 +12,7 @@ import fcntl
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ ENVS = "envs"
 RECORD = "muster.json"
 KEY = re.compile(r"[0-9a-f]{20}")
 MOST = 1024
+FRESH_SECONDS = 3600.0
 
 
 def folders_in(root: Path) -> list[Path]:
@@ -70,15 +72,15 @@ def hold(muster_root: Path, key: str) -> int:
     return descriptor
 
 
-def remove(root: Path, key: str, before: float | None = None) -> int | None:
-    """Remove an environment; returns its bytes, or None if it is in use, too new or missing."""
+def remove(root: Path, key: str) -> int | None:
+    """Remove an environment; returns its bytes, or None if it is in use or missing."""
     folder = root / key
     try:
         held = lock(root, key, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return None
     try:
-        if not folder.is_dir() or (before is not None and folder.stat().st_mtime > before):
+        if not folder.is_dir():
             return None
         size = size_of(folder)
         with contextlib.suppress(FileNotFoundError):
@@ -89,15 +91,13 @@ def remove(root: Path, key: str, before: float | None = None) -> int | None:
         os.close(held)
 
 
-def clean(muster_root: Path, before: float) -> int:
-    """Remove environments not used since then, and their cache and wheels; returns the bytes freed."""
-    root, wheels = muster_root / ENVS, muster_root / "wheels"
-    freed = sum(remove(root, path.name, before) or 0 for path in folders_in(root))
-    if not folders_in(root):
-        for folder in (root / "cache", wheels):
-            if newest_in(folder) <= before:  # a launch may be bringing wheels just now
-                freed += size_of(folder)
-                shutil.rmtree(folder, ignore_errors=True)
+def remove_wheels(muster_root: Path) -> int:
+    """Remove the cache and the wheels of environments, unless a launch may be bringing some just now."""
+    freed = 0
+    for folder in (muster_root / ENVS / "cache", muster_root / "wheels"):
+        if newest_in(folder) <= time.time() - FRESH_SECONDS:
+            freed += size_of(folder)
+            shutil.rmtree(folder, ignore_errors=True)
     return freed
 
 

@@ -27,7 +27,18 @@ from ....core.wire.durable import sync_file_system, write_sealed
 from ....core.wire.frames import Frame
 from ....core.wire.os_errors import explain
 from ....core.wire.private_folders import identity_of_folder, make_private
-from .environment_folders import ENVS, RECORD, complete_in, folders_in, hold, lock, record, remove, size_of
+from .environment_folders import (
+    ENVS,
+    RECORD,
+    complete_in,
+    folders_in,
+    hold,
+    lock,
+    record,
+    remove,
+    remove_wheels,
+    size_of,
+)
 
 SECONDS = 5.0  # for all addresses: the driver waits 15 s (features/packages/bring.py)
 
@@ -265,7 +276,8 @@ class Environments:
         sizes = {key: remove(self._root, key) for key in there if not asked or key in asked}
         removed = {key: size for key, size in sizes.items() if size is not None}
         kept = [key for key in sizes if key not in removed and (self._root / key).is_dir()]
-        return {"removed": list(removed), "kept": kept, "freed": sum(removed.values())}
+        freed = sum(removed.values()) + (0 if folders_in(self._root) else remove_wheels(self._muster_root))
+        return {"removed": list(removed), "kept": kept, "freed": freed}
 
 
 def _driver() -> str:
