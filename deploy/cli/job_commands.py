@@ -22,10 +22,10 @@ from ..core.text.columns import width_of
 from ..core.text.progress import Progress
 from ..core.text.screen import Screen
 from ..core.text.terminal import harmless, harmless_lines
-from ..core.text.text import count, span, stall_text
+from ..core.text.text import count, span
 from ..core.waits import waiting
 from ..core.wire.users import own_name
-from ..features.why.messages import late_of, stall_of
+from ..features.why.messages import late_of, stall_of, stall_text
 from . import job_table
 from .command import Exit
 from .job_lookup import locate, look, require_logs

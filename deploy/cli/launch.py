@@ -27,6 +27,7 @@ from ..core.timings import Timings
 from ..core.wire.users import home, own_name
 from ..features.all_options import OPTIONS
 from ..features.packages.package_request import PackageOptions, wanted
+from ..features.slurm.options import AllocationOptions, options_of
 from . import option_values as parse
 from .command import Declaration
 from .command_line import opposite
@@ -143,8 +144,6 @@ def options_for_slurm(options: LaunchOptions) -> list[str] | None:
             raise UsageError(
                 f"--{name.replace('_', '-')} needs hosts, and Slurm has not given any yet: {instead}"
             )
-    from ..features.slurm.options import options_of
-
     return options_of(options.slurm, "sbatch")
 
 
@@ -292,9 +291,8 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
         spec,
         launcher=options.launcher or inventory.launcher,
         hosts=hosts,
-        allocation=inventory.allocation,
         pythons=inventory.pythons,
-    )
+    ).having(AllocationOptions(inventory.allocation))
     placement = _placement(options, spec)
     connected, used = (placement.connected, placement.hosts) if placement else ((), ())
     open_pipe = connect_early(hosts[:1] if options.detach else connected, inventory.open_pipe, clock)

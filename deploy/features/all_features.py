@@ -11,6 +11,7 @@ from .containers.options import ContainerOptions
 from .leases.driver import Leases
 from .packages.package_request import PackageOptions
 from .preload.options import PreloadOptions
+from .slurm.options import AllocationOptions
 from .why.options import WhyOptions
 from .why.recorder import Recorder
 
@@ -24,11 +25,13 @@ def changing(spec: LaunchSpec, packages: Packages | None = None) -> tuple[Featur
     `packages`: brings the packages, if the hosts need not have them already.
     """
     found: list[Feature] = []
+    is_allocated = bool(spec.of(AllocationOptions).allocation)
     if spec.may_restart:
         from .spares.driver import SpareHosts
 
-        found.append(SpareHosts())
-    found.append(Leases())
+        found.append(SpareHosts(seeks_lost=not is_allocated))  # Slurm takes a lost node out
+    if not is_allocated:  # Slurm leases the GPUs of its hosts itself
+        found.append(Leases())
     there = spec.of(PackageOptions)
     if packages is None and there.environment:
         from .packages.driver import Packages
@@ -92,6 +95,6 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
     yield LeftInMemory()
     yield KernelMessages()
     yield WrittenFilesOfHosts()
-    yield Metrics()
+    yield Metrics(shared_home=bool(spec.of(AllocationOptions).allocation))
     yield ReturnedValues()
     yield Notify(spec)

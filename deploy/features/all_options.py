@@ -11,12 +11,20 @@ from .leases.plan import LeaseOptions
 from .notify.options import NotifyOptions
 from .packages.package_request import PackageOptions
 from .preload.options import PreloadOptions
+from .slurm.options import AllocationOptions
 from .why.options import WhyOptions
 
 
 @dataclass(frozen=True)
 class FeatureOptions(
-    PackageOptions, ContainerOptions, KeepOptions, LeaseOptions, PreloadOptions, WhyOptions, NotifyOptions
+    PackageOptions,
+    ContainerOptions,
+    KeepOptions,
+    LeaseOptions,
+    PreloadOptions,
+    WhyOptions,
+    NotifyOptions,
+    AllocationOptions,
 ):
     """The options of all features: a base for each."""
 

@@ -24,6 +24,7 @@ from muster.deploy.features.bench import command_job as bench_job
 from muster.deploy.features.bench.command_job import BenchmarkRun
 from muster.deploy.features.bench.link_speeds import Links
 from muster.deploy.features.leases.plan import lease_request
+from muster.deploy.features.slurm.options import AllocationOptions
 from tests.unit.plans import NODE
 from tests.unit.test_bench_hosts import text as speeds_of
 from tests.unit.test_bench_links import printed as links_of
@@ -163,7 +164,7 @@ def test_hosts_may_be_those_of_slurm(place: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(inventories, "allocated", allocated)
     launches = stand_in(monkeypatch)
     assert run(f"bench {command} --slurm='-N 3'") == 0
-    assert [job.allocation for job in launches.jobs] == ["7"]
+    assert [job.of(AllocationOptions).allocation for job in launches.jobs] == ["7"]
 
 
 def test_a_check_gets_what_is_slow_as_warnings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,14 @@ from muster.deploy.core.job.feature import Start
 from muster.deploy.core.plan.launcher import place_ranks
 from muster.deploy.core.plan.spec import LaunchSpec
 from muster.deploy.core.timings import Timings
+from muster.deploy.features.all_features import changing
 from muster.deploy.features.leases import driver as leasing
+from muster.deploy.features.leases.driver import Leases
 from muster.deploy.features.leases.free import free_table
 from muster.deploy.features.leases.messages import LEASE, LEASES, Device, HostLeases, Lease
 from muster.deploy.features.leases.on_host import claims, leases
 from muster.deploy.features.leases.plan import NO_GPUS, WITHOUT_LIMIT, LeaseRequest, lease_request, visible
+from muster.deploy.features.slurm.options import AllocationOptions
 from tests.unit.plans import NODE, make_plan, request_of
 
 GPUS = replace(NODE, gpus=8, devices=8)
@@ -48,7 +51,6 @@ def lease(*numbers: int, **more: Any) -> Lease:
         ({"gpus": 6}, LeaseRequest(6)),
         ({"env": (("CUDA_VISIBLE_DEVICES", "2,3"),)}, LeaseRequest(0, "2,3")),
         ({"env": NO_GPUS}, None),
-        ({"allocation": "17"}, None),
     ],
 )
 def test_a_job_wants_a_gpu_for_each_rank_or_what_its_options_say(
@@ -56,6 +58,12 @@ def test_a_job_wants_a_gpu_for_each_rank_or_what_its_options_say(
 ) -> None:
     made = spec(**request_)
     assert lease_request(made, made.hosts[0], 4, GPUS) == expected
+
+
+def test_slurm_leases_the_gpus_of_its_hosts_itself() -> None:
+    allocated = spec().having(AllocationOptions("17"))
+    leases = [[type(each) is Leases for each in changing(job)] for job in (spec(), allocated)]
+    assert [any(each) for each in leases] == [True, False]
 
 
 def test_a_host_without_gpus_is_asked_for_none() -> None:

@@ -75,8 +75,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Head], None]:
 
 def fetched(*heads: Any, job: str = "", allocation: str = "") -> tuple[dict[str, str], list[str]]:
     """The files that are kept after an attempt on each of these heads, and the notes."""
-    found, spec = Metrics(), SimpleNamespace(allocation=allocation)
-    plan = SimpleNamespace(hosts=[SimpleNamespace(folder=job or FOLDER)], spec=spec)
+    found = Metrics(shared_home=bool(allocation))
+    plan = SimpleNamespace(hosts=[SimpleNamespace(folder=job or FOLDER)])
     texts = dict[str, str]()
     folder = SimpleNamespace(kept=lambda name: None, keep=texts.__setitem__)
     for head in heads:

@@ -35,6 +35,7 @@ from muster.deploy.features.slurm.allocation import Allocation
 from muster.deploy.features.slurm.batch import Batch, batch_of, submit
 from muster.deploy.features.slurm.batch_runs import BatchRuns
 from muster.deploy.features.slurm.mark import any_mark, mark_of, write_mark
+from muster.deploy.features.slurm.options import AllocationOptions
 from tests.slurm import SHOW_JOB, put_programs
 from tests.unit.tells import TELLS, TellOptions
 from tests.unit.test_attempts import DONE, FAILED
@@ -168,7 +169,7 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
         requeue=True,
     )
     assert given.tree.source(given.tree.files[0]).read_text() == "print('as it was')\n"
-    assert (given.hosts, given.min_hosts, given.allocation) == (TWO.hosts, 2, "7")
+    assert (given.hosts, given.min_hosts, given.of(AllocationOptions).allocation) == (TWO.hosts, 2, "7")
     assert given.env == (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "p"))
     assert given.may_restart
     assert given.of(TellOptions).tell == TOLD

@@ -11,11 +11,17 @@ import pytest
 
 from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.core.job.events import Event, JobEvent
-from muster.deploy.core.text.text import stall_text
 from muster.deploy.features.why import diagnosis, stall_watch
 from muster.deploy.features.why.gather import begun
 from muster.deploy.features.why.hang_verdict import explain
-from muster.deploy.features.why.messages import SETUP, Arrivals, GroupArrivals, RecordedCall, StackLine
+from muster.deploy.features.why.messages import (
+    SETUP,
+    Arrivals,
+    GroupArrivals,
+    RecordedCall,
+    StackLine,
+    stall_text,
+)
 from muster.deploy.features.why.positions import Positions, Rank
 from muster.deploy.features.why.stall import StallRule, at_work
 from muster.deploy.features.why.stall_watch import Begun, StallWatch

@@ -81,13 +81,6 @@ def network(text: str) -> str:
     return text
 
 
-def image_name(image: str, other: str = "") -> str:
-    """The image; `UsageError` for an invalid name. `other`: another form that is valid."""
-    if not re.fullmatch(r"[\w/][\w./:@+~-]*", image):
-        raise UsageError(f"--image {image!r}: write NAME:TAG or NAME@sha256:...{other and f', {other}'}")
-    return image
-
-
 @dataclass(frozen=True)
 class RequestFlags:
     """The flags of a launch that its request has as they are. A new flag of the core is added here alone."""
@@ -176,8 +169,6 @@ class LaunchSpec(RequestFlags):
     hosts: tuple[Host, ...] = ()
     """All hosts that it may use, in the order of the hosts file. Some may get no rank."""
     launcher: LauncherName = DEFAULT_LAUNCHER
-    allocation: str = ""
-    """The scheduler's number of the allocation that the hosts belong to; empty for hosts of a hosts file."""
     python: str = ""
     """The Python of the hosts, if the user named one."""
     pythons: Mapping[str, str] = field(default_factory=dict)

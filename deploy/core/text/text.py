@@ -160,8 +160,3 @@ def nearest(text: str, candidates: Iterable[str]) -> str:
     """`; did you mean ...?` with the most similar candidate; empty if none is similar."""
     matches = difflib.get_close_matches(text, candidates, n=1, cutoff=0.7)
     return f"; did you mean {matches[0]}?" if matches else ""
-
-
-def stall_text(seconds: float, why: str) -> str:
-    """`no step for 1 min 36 s: rank 3 has not come to all_reduce #41 of group 0 (slow.py:8): ...`."""
-    return f"no step for {duration(seconds)}: {why}"

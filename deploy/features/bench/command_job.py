@@ -185,6 +185,8 @@ def spec_of(
     inventory: Inventory, hosts: Sequence[Host], tool: str, args: Sequence[str], options: BenchOptions
 ) -> LaunchSpec:
     """The request of a benchmark on these hosts. It sends muster.train and programs/, and no working tree."""
+    # Of benchmarks of hosts, the one rank of each measures all of its GPUs.
+    gpus, allocation = ALL_GPUS if tool == HOSTS else None, inventory.allocation
     return LaunchSpec(
         job=new_job(),
         user=own_name(),
@@ -195,15 +197,11 @@ def spec_of(
         ),
         hosts=tuple(hosts),
         launcher=options.launcher,
-        allocation=inventory.allocation,
         python=options.python,
         pythons=inventory.pythons,
         network=options.network,
         backend=options.backend,
-    ).having(
-        # Of benchmarks of hosts, the one rank of each measures all of its GPUs.
-        *parts_of(LaunchOptions(no_record=True, gpus=ALL_GPUS if tool == HOSTS else None))
-    )
+    ).having(*parts_of(LaunchOptions(no_record=True, gpus=gpus, allocation=allocation)))
 
 
 def run_benchmark(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from ...core.errors import UsageError
 from ...core.plan.flags import Options, flag
-from ...core.plan.spec import image_name
 
 EngineName = Literal["docker", "podman", "apptainer"]
 ENGINES: tuple[EngineName, ...] = ("docker", "podman", "apptainer")
@@ -32,6 +31,12 @@ class Mount:
         return self.at or self.source
 
 
+def _image(text: str) -> str:
+    if not re.fullmatch(r"[\w/][\w./:@+~-]*", text):
+        raise UsageError(f"--image {text!r}: write NAME:TAG or NAME@sha256:..., or the path of a .sif file")
+    return text
+
+
 def _mount(text: str) -> Mount:
     """`/data`, `/data:/inside`, `/data:ro` or `/data:/inside:ro`."""
     source, *others = text.split(":")
@@ -52,7 +57,7 @@ class ContainerOptions(Options):
         "IMAGE",
         replaces=("requirements", "python_version", "system_torch", "torch_backend"),
         group="Most used",
-        parse=partial(image_name, other="or the path of a .sif file"),
+        parse=_image,
     )
     engine: str = flag(
         "",

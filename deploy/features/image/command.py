@@ -20,7 +20,6 @@ from ...core.decode import MALFORMED, from_json
 from ...core.errors import UnfitError, UsageError
 from ...core.hosts import hostfile
 from ...core.plan.flags import flag
-from ...core.plan.spec import image_name
 from ...core.text.progress import MB, Progress
 from ...core.text.text import table
 from ...core.waits import waiting
@@ -222,7 +221,6 @@ class ImageCheck(Command):
 
     def run(self) -> None:
         """Run it in a container, and print the result."""
-        image_name(self.image)
         engine = LocalEngine()
         inspected = engine.image(self.image)
         _, output = engine.run(inspected, PROVE)
@@ -253,7 +251,6 @@ class ImagePush(HostOptions):
         config = Path(self.ssh_config) if self.ssh_config else None
         if config and not config.is_file():
             raise UsageError(f"--ssh-config: no file {self.ssh_config}")
-        image_name(self.image)
         engine = LocalEngine()
         inspected, archive = engine.image(self.image), Archive(cache_folder() / "images")
         began = time.monotonic()

@@ -102,12 +102,10 @@ class LeaseRequest:
 
 
 def lease_request(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> LeaseRequest | None:
-    """What a job wants of a host; None for nothing. Slurm leases the GPUs of its hosts itself.
+    """What a job wants of a host; None for nothing.
 
     Without `--gpus` a job gets a GPU for each rank, as far as there are some.
     """
-    if spec.allocation:
-        return None
     chosen = own_choice(spec)
     if chosen is not None:
         gpus, chosen = 0, chosen if chosen.strip() not in {"", "-1"} and facts.devices else None

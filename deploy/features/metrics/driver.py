@@ -21,7 +21,9 @@ KEYS = {"metrics.jsonl": "epoch", "steps.jsonl": "step"}
 class Metrics(Feature):
     """Keeps the files of metrics, each of all attempts together."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared_home: bool) -> None:
+        """`shared_home`: whether the hosts may share a home with this machine."""
+        self._shared_home = shared_home
         self._texts: dict[str, str | None] = {}
         self._unfetched: dict[tuple[str, str], list[str]] = {}
         """The files that could not be fetched, by head and its folder."""
@@ -42,8 +44,8 @@ class Metrics(Feature):
                 content = fetched(head, f"{out}/{name}", deadline - time.monotonic())
             except MusterError:
                 path = Path(out, name)
-                if not (attempt.plan.spec.allocation and path.parent.is_dir()):
-                    continue  # else the node shares its home with this machine
+                if not (self._shared_home and path.parent.is_dir()):
+                    continue
                 content = path.open("rb").read(MOST_BYTES) if path.is_file() else b""
             text = content.decode(errors="replace") or None
             self._texts[name] = joined(self._texts[name], text, key)

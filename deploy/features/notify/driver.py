@@ -17,7 +17,7 @@ from ...core.job.events import Event, JobEvent
 from ...core.job.feature import Feature
 from ...core.job.result import LaunchResult
 from ...core.plan.spec import LaunchSpec
-from ...core.text.text import stall_text
+from ...core.text.text import duration
 from .options import NotifyOptions
 
 COMMAND_SECONDS = 30.0
@@ -73,7 +73,7 @@ class Notify(Feature):
         """The same fields as at the end."""
         started, text = self._started, event.text
         if event.type == "steps.stopped" and event.since is not None:
-            text = stall_text(event.at - event.since, text)
+            text = f"no step for {duration(event.at - event.since)}: {text}"
         return {
             "event": event.type,
             "job": event.job,

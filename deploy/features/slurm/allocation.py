@@ -29,6 +29,7 @@ from ...core.text.text import count
 from ...core.wire.protocol import TERM_TO_RANKS
 from . import job_state
 from .mark import Mark
+from .options import AllocationOptions
 from .programs import for_slurm
 
 WITH_PATH = 'PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"; export PATH;'
@@ -170,8 +171,7 @@ def on_hosts(spec: LaunchSpec, allocation: Allocation) -> LaunchSpec:
         spec,
         hosts=allocation.hosts,
         min_hosts=spec.min_hosts or len(allocation.hosts),
-        allocation=allocation.job,
-    )
+    ).having(AllocationOptions(allocation.job))
 
 
 def steps(python: str, allocation: Allocation) -> OpenPipe:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import dataclass
 from typing import Literal
 
 from ...core.errors import UsageError
+from ...core.plan.flags import Options
 
 Program = Literal["salloc", "sbatch"]
 _PRINTS = "it only prints a text; use {program} itself for that"
@@ -26,6 +28,14 @@ _REFUSED = {
     },
 }
 _SIGNAL = re.compile(r"(?:(?P<to>[RB]+):)?(?P<name>\w+)(?:@\d+)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class AllocationOptions(Options):
+    """What a request has of Slurm."""
+
+    allocation: str = ""
+    """Slurm's number of the allocation that the hosts belong to; empty for hosts of a hosts file."""
 
 
 def options_of(slurm: str, program: Program = "salloc") -> list[str]:

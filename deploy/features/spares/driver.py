@@ -10,13 +10,15 @@ from ...core.job.feature import Attempt, Feature
 class SpareHosts(Feature):
     """Holds them while an attempt runs; the next one can take them over."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, seeks_lost: bool) -> None:
+        """`seeks_lost`: whether a host that was lost may answer again."""
+        self._seeks_lost = seeks_lost
         self._spares = KeptConnections()
 
     def begins(self, attempt: Attempt) -> None:
         """Spare hosts are no longer hosts of this attempt."""
         self._spares = attempt.cluster.detach_spares(attempt.plan.spares)
-        if not attempt.plan.spec.allocation:  # Slurm has taken a lost node out of it
+        if self._seeks_lost:
             for name in sorted(attempt.away):
                 self._seek(attempt, name)
 

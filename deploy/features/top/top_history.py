@@ -11,8 +11,7 @@ from ...core.connect.requests.jobs import JobState
 from ...core.hosts.host_sample import HostSample, RankSample, TrainingSample
 from ...core.text.printed import figures_of, seconds_left
 from ...core.text.terminal import without_colours
-from ...core.text.text import stall_text
-from ..why.messages import stall_of
+from ..why.messages import stall_of, stall_text
 from ..why.stragglers import PaceLook
 
 KEPT = 64  # samples of a host or rank: the length of a sparkline

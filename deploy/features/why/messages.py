@@ -15,6 +15,7 @@ from ...core.connect.requests.request import Request
 from ...core.decode import MALFORMED, AtMost, Between, Like, from_json, lazy_dataclass
 from ...core.hosts.bounds import Bytes, Code, Count, Name, Number, Path, Rank, Seconds, Text
 from ...core.hosts.host_sample import MOST_GPUS, GpuSample
+from ...core.text.text import duration
 
 _Where = Annotated[str, AtMost(256)]
 _Rate = Annotated[float, Between(0, 1e9)]
@@ -281,6 +282,11 @@ class JobStall:
 STALL, LATE = "stall", "late"
 """What the driver records of a running job, in `JobState.recorded`."""
 MOST_LATE = 64
+
+
+def stall_text(seconds: float, why: str) -> str:
+    """`no step for 1 min 36 s: rank 3 has not come to all_reduce #41 of group 0 (slow.py:8): ...`."""
+    return f"no step for {duration(seconds)}: {why}"
 
 
 def stall_of(recorded: Mapping[str, str]) -> JobStall | None:

@@ -21,11 +21,11 @@ from ...core.job.events import Event, FeatureEvent, JobEvent, Output, Recorded, 
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Failure, LaunchResult
 from ...core.text.printed import figures_of
-from ...core.text.text import count, duration, stall_text
+from ...core.text.text import count, duration
 from ...core.wire.clock import now
 from .diagnosis import gather_waits
 from .gather import gather_begun
-from .messages import STALL
+from .messages import STALL, stall_text
 from .options import WhyOptions
 from .stall import MANY_COLLECTIVES, StallRule
 
