@@ -10,9 +10,9 @@ three hosts, such as the practice cluster; lab.py makes the simulated hosts. "By
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
-import re
 import statistics
 import subprocess
 import sys
@@ -52,7 +52,6 @@ for name in {"place", "place_ranks", "plan"} & vars(plans).keys():
 plans.make_plan("\\n".join(f"h{number:04d} slots=8" for number in range(int(sys.argv[1]))))
 print(spent)
 """
-_PART = re.compile(r"^(\S.*?) +(-?\d+\.\d\d) +(\d+\.\d\d) +(\d+\.\d\d)", re.MULTILINE)
 
 
 class Cost(NamedTuple):
@@ -196,9 +195,11 @@ class Comparison:
         parts: dict[str, dict[str, list[float]]] = {}
         for _ in range(self.rounds):
             for name, checkout in self.checkouts.items():
-                argv = checkout.argv("muster", *arguments, "mpirun", "--timings")
-                for part, _, _, took in _PART.findall(cost(argv, place)[1]):
-                    parts.setdefault(part, {}).setdefault(name, []).append(float(took) or 0.005)
+                cost(checkout.argv("muster", *arguments, "mpirun"), place)
+                newest = max((place / "runs").glob("*/result.json"), key=lambda path: path.stat().st_mtime)
+                for part in json.loads(newest.read_text())["timings"]:
+                    took = max(part["ended"] - part["began"], 0.005)
+                    parts.setdefault(part["name"], {}).setdefault(name, []).append(took)
         both = {part: figures for part, figures in parts.items() if len(figures) == len(self.checkouts)}
         same = {part: figures for part, figures in both.items() if len({*map(len, figures.values())}) == 1}
         return [row(f"of which: {part}", figures) for part, figures in same.items()]

@@ -37,7 +37,7 @@ Made by `python benchmarks/recovery.py` from [tests/cluster/recoveries.py](../te
 torchrun alone: `torchrun --standalone --nproc-per-node 6 --max-restarts 1` on one machine, so no host can be
 lost.
 
-The parts of a recovery after a killed rank, as `--timings` prints them. Parts overlap.
+The parts of a recovery after a killed rank, by `timings` in result.json. Parts overlap.
 
 {parts}
 

@@ -49,7 +49,6 @@ class RunFlags(TypedDict, total=False):
     slots: str | int
     min_hosts: int
     rank: str | int
-    timings: bool
     launcher: Literal["mpirun", "torchrun"]
 
 

@@ -66,7 +66,7 @@ HINTS: Mapping[str, str] = {
     **answers("output-filename log-dir redirects tee -r -t", _LOGS),
     **answers("local-ranks-filter", "--rank 0,4-7 shows only these ranks"),
     **answers("report-bindings display-map display-allocation display", "--dry-run shows the plan"),
-    **answers("verbose -v debug-devel", "--timings shows the start; runs/JOB/logs has every line"),
+    **answers("verbose -v debug-devel", "runs/JOB/logs has every line, result.json the times of the start"),
     **answers(
         "timeout",
         "--stall-timeout SECONDS ends a job without progress; for its time: timeout 3600 muster ...",
@@ -122,7 +122,11 @@ def refuse(options: LaunchOptions) -> None:
     for name in ("min_hosts", "spares"):
         if getattr(options, name) and not options.max_restarts:
             raise UsageError(f"--{name.replace('_', '-')} is for restarts; add --max-restarts N")
-    parse.require_attached(detach=options.detach, timings=options.timings, rank=options.rank)
+    if options.detach and options.rank:
+        raise UsageError(
+            "--rank ends with this command, and a detached job (--detach) continues; muster logs JOB --rank "
+            "shows one rank of it"
+        )
     if options.np:  # else the number of ranks follows from the hosts
         parse.require_ranks(options.rank, options.np)
 

@@ -121,7 +121,6 @@ class LaunchOptions(FeatureOptions, RequestFlags, SlurmOptions):
     rank: frozenset[int] | None = flag(
         None, "show only these ranks here: 0,4-7; the logs have all", "RANKS", parse=ranks, group="Look at it"
     )
-    timings: bool = flag(False, "at the end, print how long each part of the start took", group="Look at it")
 
     slurm: str = flag(
         "",

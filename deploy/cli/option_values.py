@@ -22,10 +22,6 @@ from .shared import require_rank
 
 STDIN = 0  # file descriptor
 UNREAD_INPUT = "note: ranks do not read standard input; put the data in a file of the project"
-_INSTEAD = {
-    "rank": "muster logs JOB --rank shows one rank of it",
-    "timings": "its runs/JOB/result.json has them, and comes with muster attach",
-}
 _SET_BY = {
     "MUSTER_BACKEND": "; --backend chooses it",
     **dict.fromkeys(("RANK", "WORLD_SIZE"), "; --np and slots= set the number of ranks"),
@@ -97,16 +93,6 @@ def require_spares(number: int, placement: Placement) -> None:
 def with_gpus(hosts: Sequence[Host], number: int | None) -> tuple[Host, ...]:
     """The hosts with a slot for each GPU of `--gpus`; without any GPU, with those of the hosts file."""
     return tuple(replace(host, slots=number, slots_by_default=False) if number else host for host in hosts)
-
-
-def require_attached(*, detach: bool, **options: object) -> None:
-    """`UsageError` for options that end with this command, for a job that continues without it."""
-    used = [name for name, value in options.items() if value]
-    if detach and used:
-        raise UsageError(
-            f"--{used[0]} ends with this command, and a detached job (--detach) continues; "
-            + _INSTEAD[used[0]]
-        )
 
 
 def require_ranks(chosen: frozenset[int] | None, count: int) -> None:

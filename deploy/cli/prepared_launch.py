@@ -20,7 +20,7 @@ from ..core.text.progress import Progress
 from ..core.text.screen import Screen
 from ..core.text.terminal import harmless, harmless_lines
 from ..core.text.text import fitted
-from ..core.timings import Timings, table
+from ..core.timings import Timings
 from ..core.wire.os_errors import explain
 from ..features.all_features import changing, features_of
 from ..features.packages.package_request import PackageOptions, Requirements
@@ -151,10 +151,6 @@ class PreparedLaunch:
             sys.stderr.write(f"{text}\n        note: standard output: {explain(screen.error)}\n")
         if folder.unwritten:  # users often ignore standard output after status 0
             print_note(f"note: {folder.path}: the result is missing: {folder.unwritten}")
-        if self.options.timings:
-            for attempt in (*result.earlier, result):
-                since = "the failure" if attempt.plan.spec.attempt else "the command"
-                screen.say(f"\n{table(attempt.timings or self.timings.parts(), since)}")
         end_with_page(folder.path)
 
 

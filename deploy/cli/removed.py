@@ -32,6 +32,7 @@ REMOVED: Mapping[str, str] = {
     "hosts undrain --gpu": "use `hosts undrain NAME`, which takes back the host",
     "launch --exclusive": "use `--gpus N` and `--wait`, which lease GPUs; to divide hosts, use --include",
     "launch --grow": "use --max-restarts: a lost host that answers again takes part in the next attempt",
+    "launch --timings": "use timings in runs/JOB/result.json",
     "launch --standby": "use --max-restarts with --spares. A detached job whose first host goes down "
     "ends, and the next `muster launch` resumes from the newest checkpoint of any host",
     "compare": "use any diff of `runs/*/launch.json`, and TensorBoard or W&B for curves",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,17 +82,6 @@ class Timings:
             slowest = last.slowest if len(same) > 1 else ""
             merged.append(TimedPart(name, min(part.began for part in same), last.ended, slowest))
         return tuple(sorted(merged, key=lambda part: part.ended))
-
-
-def table(parts: Sequence[TimedPart], since: str = "the command") -> str:
-    """The parts as lines for people: from when to when, and how long."""
-    width = max((len(part.name) for part in parts), default=0)
-    lines = [f"{f'seconds from {since} on':{width}}    from      to    took"]
-    for part in parts:
-        times = f"{part.began:8.2f}{part.ended:8.2f}{part.ended - part.began:8.2f}"
-        slowest = f"  {part.slowest} was the last" if part.slowest else ""
-        lines.append(f"{part.name:{len(lines[0]) - 24}}{times}{slowest}")
-    return "\n".join(lines)
 
 
 def _age_of_process() -> float:

@@ -11,10 +11,6 @@ import pytest
 from muster.deploy.cli.dispatch import main, run
 from tests.unit.test_job_states import RECORD, make_run
 
-TIMINGS = (
-    "--timings ends with this command, and a detached job (--detach) continues; "
-    "its runs/JOB/result.json has them, and comes with muster attach"
-)
 SLOTS = (
     "--slots needs hosts, and Slurm has not given any yet: "
     '--slurm "... --ntasks-per-node 2" sets the number of ranks of each'
@@ -22,7 +18,6 @@ SLOTS = (
 NO_HOSTS_FILE = "--hosts mine.txt: Slurm gives the hosts, so no hosts file is read; leave it out"
 REFUSED = {
     "launch --detach": {
-        "--timings a.py": TIMINGS,
         "--rank 0 a.py": "--rank ends with this command, and a detached job (--detach) "
         "continues; muster logs JOB --rank shows one rank of it",
     },

@@ -13,7 +13,7 @@ from muster.deploy.core.connect.pipe import Pipe
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
-from muster.deploy.core.timings import TimedPart, Timings, table
+from muster.deploy.core.timings import Timings
 from muster.deploy.core.wire import clock
 from tests.waiting import wait_until
 
@@ -36,15 +36,6 @@ def test_a_clock_begins_with_the_process() -> None:
     assert Timings().now() > 0.01, "Python itself takes longer than that"
 
 
-def test_the_table_says_from_when_to_when_and_who_was_last() -> None:
-    text = table([TimedPart("tree", 0.5, 0.625), TimedPart("connecting", 0.25, 1.5, "node3")])
-    assert text.splitlines() == [
-        "seconds from the command on    from      to    took",
-        "tree                           0.50    0.62    0.12",
-        "connecting                     0.25    1.50    1.25  node3 was the last",
-    ]
-
-
 def test_a_recovery_begins_with_the_failure_and_its_parts_have_the_time_of_day() -> None:
     failed = clock.now() - 30.0
     timings = Timings(since=failed)
@@ -53,7 +44,6 @@ def test_a_recovery_begins_with_the_failure_and_its_parts_have_the_time_of_day()
     (part,) = timings.parts()
     assert part.began == pytest.approx(0.0, abs=0.05)
     assert part.ended == pytest.approx(0.5, abs=0.05)
-    assert table([part], "the failure").startswith("seconds from the failure on")
 
 
 def pipe() -> Pipe:
