@@ -277,9 +277,8 @@ def test_a_tree_has_the_commit_of_its_repository_and_may_be_clean(tmp_path: Path
         lambda root: ((root / "train.py").write_text("1"), git(root, "add", ".")),
         lambda root: git(root, "rm", "-q", "--cached", "train.py"),
         lambda root: ((root / "train.py").unlink(), (root / "train.py").symlink_to("data")),
-        lambda root: (root / "train.py").chmod(0o755),
     ],
-    ids=["changed", "deleted", "new", "staged", "removed", "link", "executable"],
+    ids=["changed", "deleted", "new", "staged", "removed", "link"],
 )
 def test_a_tree_with_other_files_than_its_commit_is_not_clean(
     change: Callable[[Path], object], tmp_path: Path
@@ -287,26 +286,6 @@ def test_a_tree_with_other_files_than_its_commit_is_not_clean(
     project = repository(tmp_path / "project")
     change(project)
     assert commit_of(project) == (git(project, "rev-parse", "HEAD"), False)
-
-
-def test_modes_count_where_git_compares_them(tmp_path: Path) -> None:
-    project = repository(tmp_path / "project")
-    (project / "data" / "link").symlink_to("a.txt")
-    (project / "train.py").chmod(0o755)
-    git(project, "add", ".")
-    git(project, "commit", "-q", "-m", "x")
-    assert commit_of(project)[1]
-    (project / "train.py").chmod(0o700)  # git records only whether its owner may execute it
-    assert commit_of(project)[1]
-    (project / "train.py").chmod(0o644)
-    assert not commit_of(project)[1]
-    git(project, "config", "core.fileMode", "false")
-    assert commit_of(project)[1]
-    (project / "data" / "link").unlink()
-    (project / "data" / "link").write_text("a.txt")
-    assert not commit_of(project)[1]
-    git(project, "config", "core.symlinks", "false")
-    assert commit_of(project)[1]
 
 
 def test_a_pipe_in_place_of_a_file_is_a_change(tmp_path: Path) -> None:

@@ -13,13 +13,11 @@ import contextlib
 import hashlib
 import os
 import re
-import stat
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from ..errors import UsageError
 from ..hosts.received_paths import is_dot_git
@@ -160,45 +158,12 @@ def is_stored_as(blob: str, path: Path, digest: str, size: int) -> bool:
     return False
 
 
-class TrackedFile(NamedTuple):
-    """A file in the index."""
-
-    blob: str
-    """git's id of its content; empty if that cannot be its content in the commit."""
-    mode: str
-    """`100644`, `100755` for a file that may be executed, `120000` for a link."""
-
-
-def have_modes(root: Path, tracked: Mapping[str, TrackedFile], modes: Mapping[str, int]) -> bool:
-    """Whether files have the modes of the index, as far as git compares them on this file system.
-
-    `modes`: those of stat(2), of the same files.
-    """
-    different = [tracked[name].mode for name, mode in modes.items() if _mode_of(mode) != tracked[name].mode]
-    return not different or not any(_compares(root, link=mode == LINK) for mode in {*different})
-
-
-LINK = "120000"
-
-
-def _mode_of(mode: int) -> str:
-    """git's form of a mode."""
-    if stat.S_ISLNK(mode):
-        return LINK
-    return "100755" if mode & stat.S_IXUSR else "100644"
-
-
-def _compares(root: Path, *, link: bool) -> bool:
-    """Whether git compares links with links, or the modes of files."""
-    name = "core.symlinks" if link else "core.fileMode"
-    return git(root, "config", "--type=bool", "--default=true", "--get", name).strip() == b"true"
-
-
 @dataclass(frozen=True)
 class GitFiles:
     """Paths below the root of a work tree. Some may not exist: a tracked file may be deleted."""
 
-    tracked: dict[str, TrackedFile] = field(default_factory=dict)
+    tracked: dict[str, str] = field(default_factory=dict)
+    """Each with git's id of its content; empty if that cannot be its content in the commit."""
     others: set[str] = field(default_factory=set)
     """Files that git neither tracks nor ignores."""
     absent: set[str] = field(default_factory=set)
@@ -219,7 +184,7 @@ def git_files(root: Path, depth: int = 0) -> GitFiles:
         if path.is_symlink() or not path.is_dir():
             files.tracked[name] = index[name]
         elif (path / ".git").exists():
-            _add(files, name, git_files(path, depth + 1), same=_is_staged(path, index[name].blob))
+            _add(files, name, git_files(path, depth + 1), same=_is_staged(path, index[name]))
         else:
             files.absent.add(name)
     for name in _inside(root, _names(git(root, "ls-files", "--others", "--exclude-standard", "-z"))):
@@ -231,19 +196,17 @@ def git_files(root: Path, depth: int = 0) -> GitFiles:
     return files
 
 
-def _entries(listed: bytes) -> Iterator[tuple[str, TrackedFile]]:
+def _entries(listed: bytes) -> Iterator[tuple[str, str]]:
     """Each path of an index: `100644 c8f2... 0<tab>train.py`; without the id during a merge."""
     for entry in filter(None, listed.split(b"\0")):
         about, _, name = entry.partition(b"\t")
-        mode, blob, stage = about.decode().split(" ")
-        yield os.fsdecode(name).rstrip("/"), TrackedFile(blob if stage == "0" else "", mode)
+        _, blob, stage = about.decode().split(" ")
+        yield os.fsdecode(name).rstrip("/"), blob if stage == "0" else ""
 
 
 def _add(files: GitFiles, folder: str, inner: GitFiles, *, same: bool) -> None:
     """Add the files of a submodule. `same`: whether its index is the commit that its parent records."""
-    files.tracked.update(
-        (f"{folder}/{name}", file if same else file._replace(blob="")) for name, file in inner.tracked.items()
-    )
+    files.tracked.update((f"{folder}/{name}", blob if same else "") for name, blob in inner.tracked.items())
     files.others.update(f"{folder}/{name}" for name in inner.others)
     files.absent.update(f"{folder}/{name}" for name in inner.absent)
 

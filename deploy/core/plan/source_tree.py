@@ -20,7 +20,7 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import UsageError
 from ..text.text import count
-from .git import ContentCheck, GitFiles, Head, git_files, git_root, have_modes, is_stored_as
+from .git import ContentCheck, GitFiles, Head, git_files, git_root, is_stored_as
 from .walk import JOB, KEYS, RUNS, IgnoreFiles, is_file, walk
 
 IGNORE_FILE = ".musterignore"
@@ -76,7 +76,7 @@ class Tree:
     commit: str = ""
     """The git commit of the tree; empty without a repository."""
     clean: bool = False
-    """Whether these are exactly the files of the commit, with its modes."""
+    """Whether these are exactly the files of the commit."""
 
     @property
     def size(self) -> int:
@@ -213,7 +213,7 @@ def scan(folder: Path, top: Path | None = None) -> Tree:
     files, vanished = list[TreeFile](), list[str]()
     for name in names:
         try:
-            file, unchanged = _read(root, name, links.get(name), tracked[name].blob if same else "")
+            file, unchanged = _read(root, name, links.get(name), tracked[name] if same else "")
         except _VanishedError:
             if name in tracked:
                 raise
@@ -222,7 +222,7 @@ def scan(folder: Path, top: Path | None = None) -> Tree:
         files.append(replace(file, untracked=name not in tracked))
         same = same and unchanged
     commit, staged = head.result() if head else ("", False)
-    same = same and staged and have_modes(root, tracked, modes)
+    same = same and staged
     within, absent = os.path.relpath(folder, root), tuple(sorted(git.absent))
     return Tree(root, within, tuple(files), absent=absent, vanished=(*vanished,), commit=commit, clean=same)
 
