@@ -25,7 +25,6 @@ from ..core.hosts import hostfile
 from ..core.hosts.bounds import MOST_HOSTS, Text
 from ..core.hosts.hostfile import Host
 from ..core.job.bounded import content_of
-from ..core.job.feature import Attempt, Feature
 from ..core.wire.durable import write_atomically
 from ..core.wire.job_folders import HOSTS_RECORD as NAME
 from ..core.wire.job_folders import is_job_id
@@ -49,6 +48,12 @@ class HostsRecord:
     def with_runs(self) -> tuple[Host, ...]:
         """The hosts that may have the folder of the run."""
         return self.hosts[:1] if self.detached else self.hosts
+
+    @property
+    def content(self) -> bytes:
+        """The content of hosts.json."""
+        written = _Written(VERSION, tuple(map(_line, self.hosts)), self.access, self.detached)
+        return (json.dumps(asdict(written), indent=2) + "\n").encode()
 
     def require_planned(self, state: JobState) -> None:
         """`MusterError` for a state with ranks that the launch cannot have placed so.
@@ -79,27 +84,12 @@ class _Written:
 
 def write(folder: Path, record: HostsRecord) -> None:
     """Write the record of a run into its folder. May raise OSError."""
-    lines = tuple(_line(host) for host in record.hosts)
-    written = _Written(VERSION, lines, record.access, record.detached)
-    write_atomically(folder / NAME, (json.dumps(asdict(written), indent=2) + "\n").encode(), 0o600)
+    write_atomically(folder / NAME, record.content, 0o600)
 
 
 def _line(host: Host) -> str:
     values = {"slots": host.slots, "user": host.user, "port": host.port, "addr": host.addr}
     return " ".join([host.name, *(f"{key}={value}" for key, value in values.items() if value is not None)])
-
-
-class HostsRecording(Feature):
-    """Writes the record into the folder of the run."""
-
-    def __init__(self, record: HostsRecord | None) -> None:
-        self._record = record
-
-    def begins(self, attempt: Attempt) -> None:
-        """Write it. On a full disk it is missing, which the verdict notes."""
-        if self._record:
-            with contextlib.suppress(OSError):
-                write(attempt.folder.path, self._record)
 
 
 @contextlib.contextmanager

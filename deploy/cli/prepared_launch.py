@@ -166,10 +166,10 @@ def job_here(
     """A job of this process: with all features, after those in `own`, and the record of its hosts."""
     from ..core.job.job import Job
     from ..core.job.run_folder import RunFolder
-    from .hosts_record import HostsRecording
 
-    folder = RunFolder(runs, spec.job, max_log=spec.max_log)
-    before = (*own, HostsRecording(inventory.record(spec)), *inventory.features)
+    record = inventory.record(spec)
+    folder = RunFolder(runs, spec.job, max_log=spec.max_log, hosts=record.content if record else b"")
+    before = (*own, *inventory.features)
     return Job(spec, inventory.open_pipe, folder, features_of(spec, *before, packages=packages), timings)
 
 

@@ -20,7 +20,7 @@ from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import MAX_LOG, LaunchSpec
 from ..text.text import span
 from ..wire.durable import write_atomically
-from ..wire.job_folders import RESERVES
+from ..wire.job_folders import HOSTS_RECORD, RESERVES
 from ..wire.os_errors import explain, naming
 from ..wire.rank_logs import RankLog, restart_suffix
 from .events import Event, JobEvent, LauncherOutput, Output, Recorded, Said
@@ -112,7 +112,7 @@ class RunFolder:
 
     `max_log`: the bytes that each log may take, 0 for no limit. The hosts keep everything.
     `again`: an earlier driver of the job made the folder. `head`: the host with this folder, for a detached
-    job; the folder is there even when an attempt does not use that host.
+    job; the folder is there even when an attempt does not use that host. `hosts`: the content of hosts.json.
     """
 
     def __init__(
@@ -124,8 +124,9 @@ class RunFolder:
         max_log: int = MAX_LOG,
         again: bool = False,
         head: str = "",
+        hosts: bytes = b"",
     ) -> None:
-        self._head = head
+        self._head, self._hosts = head, hosts
         self._limit = LogLimit(max_log)
         self._again = again
         self.path = runs / job
@@ -189,6 +190,9 @@ class RunFolder:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        if self._hosts:
+            with contextlib.suppress(OSError):  # only commands from elsewhere need it
+                write_atomically(self.path / HOSTS_RECORD, self._hosts, 0o600)
         pending, self._pending = self._pending, []
         for text in pending:
             self.say(text)
