@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..connect.reports import Report
 from ..plan.launch_plan import LaunchPlan
 from ..text.progress import Text
-from ..timings import Timings
 from ..wire.clock import now
 from .result import Failure, LaunchResult
 
@@ -148,23 +147,6 @@ Emit: TypeAlias = Callable[[Event], None]
 
 def drop(event: Event) -> None:
     """Drop an event."""
-
-
-class FirstLines:
-    """Notes when the first rank and when the last rank printed its first line."""
-
-    def __init__(self, timings: Timings, ranks: int) -> None:
-        self._timings, self._missing, self._began = timings, {*range(ranks)}, timings.now()
-        self._ranks = ranks
-
-    def output(self, event: Output) -> None:
-        """Note the first line of a rank."""
-        if event.rank in self._missing:
-            self._missing.discard(event.rank)
-            if len(self._missing) == self._ranks - 1:
-                self._timings.note("first rank's first line", self._began)
-            if not self._missing:
-                self._timings.note("last rank's first line", self._began)
 
 
 MOST_FAILURES = 64

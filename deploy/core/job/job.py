@@ -26,7 +26,7 @@ from ..wire.clock import now
 from . import restart_policy as restart
 from .attempt_record import launched
 from .deliver import Contents, deliver, prepare_for
-from .events import Event, FirstLines, JobEvent, JobHistory, Output, Recorded, Said, Stage, Waiting
+from .events import Event, JobEvent, JobHistory, Output, Recorded, Said, Stage, Waiting
 from .feature import Attempt, Feature, Features, Start
 from .loop import LaunchLoop
 from .planning import make_plan
@@ -53,7 +53,6 @@ class Job:
         self.spec, self.folder, self._open_pipe = spec, folder, open_pipe
         self.features = features or Features()
         self._history = JobHistory(spec.job, self._pass_on)
-        self._first_lines: FirstLines | None = None
         self._policy = Policy(spec.max_restarts, spec.min_hosts, hosts=spec.hosts)
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
@@ -210,7 +209,6 @@ class Job:
         cluster.drop_reports()
         self._history.began(the_plan)
         self.folder.keep_launched(launched(the_plan, cluster.facts))
-        self._first_lines = FirstLines(timings, len(the_plan.ranks))
         result = LaunchLoop(attempt, self.features).run()
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
@@ -284,8 +282,6 @@ class Job:
     def _emit(self, event: Event) -> None:
         """Pass an event on. The history completes those that are recorded."""
         if isinstance(event, Output):
-            if self._first_lines:
-                self._first_lines.output(event)
             self._history.output(event)
         if isinstance(event, Waiting):
             self._wait(event)
