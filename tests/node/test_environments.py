@@ -23,15 +23,15 @@ from muster.deploy.core.wire.durable import read_sealed, write_sealed
 from muster.deploy.features.packages import uv
 from muster.deploy.features.packages.messages import ENVIRONMENTS, Environment
 from muster.deploy.features.packages.on_host import environments as build
-from muster.deploy.features.packages.on_host.environment_folders import (
+from muster.deploy.features.packages.on_host.environments import (
     RECORD,
+    Environments,
     hold,
     lock,
     record,
     remove,
     size_of,
 )
-from muster.deploy.features.packages.on_host.environments import Environments
 from tests.damage import DAMAGE
 from tests.packages import make_wheel
 from tests.waiting import PATIENCE
