@@ -13,7 +13,7 @@ import pytest
 from muster.deploy.core.agent import gpus
 from muster.deploy.core.agent.facts import gpu_count
 from muster.deploy.core.decode import from_json
-from muster.deploy.core.hosts.finding import Finding
+from muster.deploy.features.check.finding import Finding
 from muster.deploy.features.check.host import Needs, of_gpus
 from muster.deploy.features.check.messages import GpuReport
 from muster.deploy.features.samples.on_host import gpu_meter

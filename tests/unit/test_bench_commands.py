@@ -23,6 +23,7 @@ from muster.deploy.features.bench import command as bench
 from muster.deploy.features.bench import command_job as bench_job
 from muster.deploy.features.bench.command_job import BenchmarkRun
 from muster.deploy.features.bench.link_speeds import Links
+from muster.deploy.features.check import command_bench as checked
 from muster.deploy.features.leases.plan import lease_request
 from muster.deploy.features.slurm.options import AllocationOptions
 from tests.unit.plans import NODE
@@ -58,7 +59,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, status: int = 0) -> Launches:
     launches = Launches(
         {"links": links_of(3), "sweep": {}, "host_speed": {rank: speeds_of() for rank in range(3)}}, status
     )
-    for module in (bench, bench_job):
+    for module in (bench, checked):
         monkeypatch.setattr(module, "run_benchmark", launches)
     return launches
 
@@ -170,9 +171,9 @@ def test_hosts_may_be_those_of_slurm(place: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_check_gets_what_is_slow_as_warnings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = {2: speeds_of(0.5), 0: speeds_of(), 1: speeds_of()}
     launches = Launches({"links": links_of(3), "host_speed": slow})
-    monkeypatch.setattr(bench_job, "run_benchmark", launches)
+    monkeypatch.setattr(checked, "run_benchmark", launches)
     inventory = of_file(HostOptions())
-    found = bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    found = checked.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     assert {(finding.id, finding.host, finding.severity) for finding in found.findings} == {
         ("bench.slow-host", "node3", "warning")
     }
@@ -184,7 +185,7 @@ def test_a_check_gets_what_is_slow_as_warnings(place: Path, monkeypatch: pytest.
 def test_a_benchmark_that_fails_is_a_warning_of_a_check(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, status=1)
     inventory = of_file(HostOptions())
-    found = bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    found = checked.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     assert [(finding.id, finding.host) for finding in found.findings] == [("bench.failed", "node2")] * 2
     assert "rank 1 on node2: boom (runs/JOB)" in found.findings[0].text
 
@@ -206,9 +207,9 @@ def test_a_benchmark_that_cannot_begin_is_a_warning_of_a_check(
     def refuse(*_: object) -> BenchmarkRun:
         raise error
 
-    monkeypatch.setattr(bench_job, "run_benchmark", refuse)
+    monkeypatch.setattr(checked, "run_benchmark", refuse)
     inventory = of_file(HostOptions())
-    benched = bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    benched = checked.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     assert {finding.id for finding in benched.findings} == {"bench.failed"}
     assert [(finding.host, finding.text) for finding in benched.findings] == found
 
@@ -216,7 +217,7 @@ def test_a_benchmark_that_cannot_begin_is_a_warning_of_a_check(
 def test_a_single_host_has_no_links_to_check(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = stand_in(monkeypatch)
     inventory = of_file(HostOptions(include="node1"))
-    bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    checked.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     (job,) = launches.jobs
     assert job.program.module == "muster.deploy.features.bench.programs.host_speed"
     wanted = lease_request(job, job.hosts[0], 1, dataclasses.replace(NODE, devices=8))

@@ -12,7 +12,6 @@ import pytest
 
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.features.bench import command as kept
-from muster.deploy.features.bench.command_job import of_links
 from muster.deploy.features.bench.link_speeds import (
     HostLink,
     Links,
@@ -25,6 +24,7 @@ from muster.deploy.features.bench.link_speeds import (
 )
 from muster.deploy.features.bench.links_text import as_text
 from muster.deploy.features.check.command import Checkup
+from muster.deploy.features.check.command_bench import of_links
 from muster.deploy.features.check.host_reports import HostReports
 
 FAST, SLOW = 1.2e9, 12e6  # bytes per second

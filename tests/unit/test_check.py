@@ -13,10 +13,10 @@ import pytest
 from muster.deploy.core.connect.requests.hosts import Reached
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.hosts.finding import Finding
 from muster.deploy.core.hosts.host_sample import LeaseSample
 from muster.deploy.core.hosts.rendezvous import no_port
 from muster.deploy.core.plan.spec import LauncherName
+from muster.deploy.features.check.finding import Finding
 from muster.deploy.features.check.host_reports import Clock, HostReport, HostReports
 from muster.deploy.features.check.judge import judge, unfit
 from muster.deploy.features.check.messages import Card, Folder, Gpu, GpuHost, HostHealth, JobProcesses

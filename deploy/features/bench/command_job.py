@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import ClassVar, TextIO
 
 from ...cli.command import Exit
 from ...cli.inventory import Inventory
@@ -19,8 +17,6 @@ from ...cli.option_values import new_job
 from ...cli.page_after_job import PAGE, end_with_page
 from ...cli.prepared_launch import OnScreen, job_here
 from ...cli.shared import JSON, LAUNCHER, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
-from ...core.errors import MusterError, UnfitError
-from ...core.hosts.finding import Finding
 from ...core.hosts.hostfile import Host
 from ...core.job.events import Event, Output, Stage
 from ...core.job.feature import Feature
@@ -44,41 +40,11 @@ from ...core.text.screen import Screen
 from ...core.text.terminal import harmless_lines
 from ...core.text.text import count, duration
 from ...core.wire.users import own_name
-from . import host_speeds as by_host
-from . import links_text
-from .host_speeds import SlowHost
-from .host_speeds import describe as describe_host
-from .link_speeds import Slow, outliers, worst_first
-from .link_speeds import read as read_links
-from .links_text import describe
 
 PROGRAMS = "muster.deploy.features.bench.programs"
 """The package that the ranks run."""
 MOST_PRINTED = 16 << 20
 """Bytes of a rank's output that are read; the programs print less, also with thousands of hosts."""
-_LINK = "look at cable, switch port, driver, MTU and other traffic; muster bench links measures them in full"
-_HOST = "look at what else runs there, clock rate and cooling; muster bench hosts measures it in full"
-
-
-def of_links(slow: Iterable[Slow]) -> Iterator[Finding]:
-    """`bench.slow-link` for a link, `bench.slow-network` for a host with most of its links slow."""
-    for each in slow:
-        kind = "bench.slow-link" if each.where == "link" else "bench.slow-network"
-        host, peer = each.source or each.target, each.target if each.where == "link" else ""
-        text = describe(each).removeprefix(f"{host}: ")
-        yield Finding(kind, host, "warning", text, _LINK, peer)
-
-
-def of_hosts(slow: Iterable[SlowHost]) -> Iterator[Finding]:
-    """`bench.slow-host`."""
-    for each in slow:
-        text = describe_host(each, "the others have").removeprefix(f"{each.host}: ")
-        yield Finding("bench.slow-host", each.host, "warning", text, _HOST)
-
-
-def failed(host: str, reason: str) -> Finding:
-    """`bench.failed`: the benchmark itself failed."""
-    return Finding("bench.failed", host, "warning", reason, "muster bench links shows it with its logs")
 
 
 @dataclass(frozen=True)
@@ -245,57 +211,3 @@ def require_done(ran: BenchmarkRun) -> None:
 def made() -> str:
     """The time of a result: now."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-
-
-@dataclass(frozen=True)
-class Benched:
-    """Measurements, and findings about slow links and hosts."""
-
-    findings: tuple[Finding, ...]
-    text: str
-    as_json: dict[str, Any]
-
-
-def benched(
-    inventory: Inventory, hosts: Sequence[Host], launcher: LauncherName, python: str, runs: Path
-) -> Benched:
-    """Measure hosts that are fit, in two jobs. A job that fails is a finding. One host has no links."""
-    findings: list[Finding] = []
-    texts: list[str] = []
-    values: dict[str, Any] = {}
-
-    def ran(tool: str) -> BenchmarkRun | None:
-        options = BenchOptions(launcher=launcher, python=python)
-        spec = spec_of(inventory, one_rank_each(hosts), tool, SHORT[tool], options)
-        done = run_benchmark(spec, inventory, runs)
-        if failure := done.result.failure:
-            findings.append(failed(failure.host or "", f"{failure.headline} ({done.folder.path})"))
-            return None
-        return done
-
-    with _noted(findings):
-        if len(hosts) > 1 and (done := ran(LINKS)):
-            links, problems = read_links(done.job, made(), done.hosts, done.printed)
-            slow = worst_first(partial(outliers, links))
-            findings += [*of_links(slow), *(failed(host, reason) for host, reason in problems.items())]
-            texts += [*links_text.matrix(links, "bandwidth"), ""]
-            values["links"] = links.as_json()
-    with _noted(findings):
-        if hosts and (done := ran(HOSTS)):
-            speeds, problems = by_host.read(done.job, made(), done.hosts, done.printed)
-            findings += of_hosts(by_host.slow_hosts(speeds))
-            findings += [failed(host, reason) for host, reason in problems.items()]
-            texts += by_host.figures_table(speeds)
-            values["speeds"] = speeds.as_json()
-    return Benched(tuple(findings), harmless_lines("\n".join([*texts, ""])), values)
-
-
-@contextlib.contextmanager
-def _noted(findings: list[Finding]) -> Iterator[None]:
-    """Make a job that could not run a finding, so that the check still shows its other findings."""
-    try:
-        yield
-    except MusterError as error:
-        reasons = error.reasons if isinstance(error, UnfitError) else ((error.host, error.reason),)
-        errors = [failed(host, reason) for host, reason in reasons]
-        findings += [finding for finding in errors if finding not in findings]  # the other job had it too

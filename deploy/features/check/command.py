@@ -14,7 +14,6 @@ from ...cli.inventory import Inventory, inventory_or_this_machine, with_source
 from ...cli.shared import JSON, RUNS_FOLDER, SLOTS, SlurmOptions, runs_of, write_json
 from ...core.connect.cluster import Cluster
 from ...core.errors import UnfitError, UsageError
-from ...core.hosts.finding import Finding, Severity, of_error
 from ...core.hosts.host_sample import LeaseSample, of_line
 from ...core.hosts.hostfile import Host
 from ...core.hosts.slots import SlotRule, counted_slots, slot_rule
@@ -25,12 +24,13 @@ from ...core.text.columns import width_of
 from ...core.text.fold import HostMessage, fold_messages
 from ...core.text.terminal import harmless
 from ...core.text.text import count, fitted, size, table
+from .finding import Finding, Severity, of_error
 from .host_reports import HostReport, HostReports
 from .judge import judge
 from .judge import unfit as unfit_of
 
 if TYPE_CHECKING:
-    from ..bench.command_job import Benched
+    from .command_bench import Benched
 import secrets
 from collections.abc import Callable, Mapping
 
@@ -396,7 +396,7 @@ def examined(inventory: Inventory, launcher: LauncherName, rule: SlotRule | None
 
 def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path) -> Checkup:
     """The same with links and hosts measured, each as a job on the hosts that are fit."""
-    from ..bench.command_job import benched
+    from .command_bench import benched
 
     measured = benched(inventory, checkup.fit, checkup.launcher, python, runs)
     return replace(checkup, findings=(*checkup.findings, *measured.findings), measured=measured)

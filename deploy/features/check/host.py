@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ...core.hosts.finding import GIB, MIB, Finding, error, of_error, warning
 from ...core.hosts.hostfile import Host
 from ...core.plan.launcher import launcher_of, unfit
 from ...core.plan.spec import LauncherName
@@ -15,6 +14,7 @@ from ...core.text.terminal import harmless
 from ...core.text.text import count, ranges, size
 from ...core.wire.limits import LEAST_FILES, LEAST_INODES, LONGEST_TMPDIR
 from ..image.compatibility import driver_runs, number, oldest_driver
+from .finding import GIB, MIB, Finding, error, of_error, warning
 from .host_reports import HostReport
 from .messages import Card, Gpu, GpuReport
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median_high, median_low
 from typing import NamedTuple
 
-from ...core.hosts.finding import Finding, Severity, error, have, of_error, warning
 from ...core.hosts.host_facts import minor
 from ...core.hosts.hostfile import Host
 from ...core.plan.launcher import launcher_of
 from ...core.plan.spec import LauncherName
 from ...core.text.text import count
+from .finding import Finding, Severity, error, have, of_error, warning
 from .host import of_host
 from .host_reports import Clock, HostReport, HostReports
 from .network import network, ports

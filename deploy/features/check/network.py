@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...core.connect.requests.hosts import Reached
 from ...core.errors import HostError
-from ...core.hosts.finding import Finding, error, of_error, warning
 from ...core.hosts.host_facts import Facts
 from ...core.hosts.hostfile import Host
 from ...core.hosts.rendezvous import PORTS, meet
 from ...core.plan.openmpi import without_ipv4
+from .finding import Finding, error, of_error, warning
 from .host_reports import HostReport
 
 BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.errors import AnsibleFilterError
 
 if TYPE_CHECKING:
-    from muster.deploy.core.hosts.finding import Finding
+    from muster.deploy.features.check.finding import Finding
 
 
 def gpu_findings(probe_output: str, host: str, needs: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import HostError
+from ...core.errors import HostError
 
 Severity = Literal["error", "warning"]
 MIB, GIB = 1 << 20, 1 << 30
