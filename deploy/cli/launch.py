@@ -17,8 +17,8 @@ from ..core.connect.opener import connect_early
 from ..core.errors import UsageError
 from ..core.plan.flags import Options, flags_of
 from ..core.plan.kept_folders import KeepOptions, project_key, with_kept
+from ..core.plan.launch_plan import Placement
 from ..core.plan.launcher import place_ranks
-from ..core.plan.placement import Placement
 from ..core.plan.source_tree import of_package, scan, with_files
 from ..core.plan.spec import DEFAULT_LAUNCHER, LaunchSpec, RequestFlags
 from ..core.text.progress import Progress

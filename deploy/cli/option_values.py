@@ -15,7 +15,7 @@ from dataclasses import replace
 from ..core.errors import UsageError
 from ..core.hosts.bounds import MOST_RANKS
 from ..core.hosts.hostfile import Host
-from ..core.plan.placement import Placement
+from ..core.plan.launch_plan import Placement
 from ..core.text.text import clip, count
 from ..core.wire.variables import is_of_ranks
 from .shared import require_rank

@@ -14,7 +14,7 @@ from ..core.connect.cluster import Cluster
 from ..core.job.events import Event, JobEvent, Output, Said, Stage
 from ..core.job.feature import Feature, Features, Start
 from ..core.job.planning import make_plan
-from ..core.plan.placement import Placement
+from ..core.plan.launch_plan import Placement
 from ..core.plan.spec import LaunchSpec
 from ..core.text.progress import Progress
 from ..core.text.screen import Screen

@@ -11,7 +11,7 @@ import pytest
 
 from muster.deploy.core.hosts.host_sample import HostSample
 from muster.deploy.core.job.result import Failure, LaunchResult, RankExit
-from muster.deploy.core.plan.placement import PlacedRank
+from muster.deploy.core.plan.launch_plan import PlacedRank
 from muster.deploy.core.plan.source_tree import Tree
 from muster.deploy.core.plan.spec import Program
 from muster.deploy.features.hints.driver import Hints, failed_beside, hint

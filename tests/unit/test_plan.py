@@ -17,8 +17,8 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.host_facts import RunningJob
 from muster.deploy.core.hosts.rendezvous import on_network
 from muster.deploy.core.plan import openmpi
+from muster.deploy.core.plan.launch_plan import PlacedRank
 from muster.deploy.core.plan.launcher import place_ranks
-from muster.deploy.core.plan.placement import PlacedRank
 from muster.deploy.core.plan.spec import LaunchSpec, Program
 from tests.unit.plans import NODE, OWN_HOME, make_plan
 

@@ -10,7 +10,7 @@ import pytest
 
 from muster.deploy.core.hosts.host_sample import GpuSample
 from muster.deploy.core.job.result import RankExit
-from muster.deploy.core.plan.placement import PlacedRank
+from muster.deploy.core.plan.launch_plan import PlacedRank
 from muster.deploy.features.why.diagnosis import without_victims
 from muster.deploy.features.why.gather import with_missing
 from muster.deploy.features.why.hang_verdict import HangVerdict, explain, explain_crash

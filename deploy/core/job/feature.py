@@ -22,8 +22,7 @@ if TYPE_CHECKING:  # most commands have no job
     from ..connect.cluster import Cluster
     from ..connect.reports import Report
     from ..plan.flags import Options
-    from ..plan.launch_plan import Contribution, LaunchPlan
-    from ..plan.placement import Placement
+    from ..plan.launch_plan import Contribution, LaunchPlan, Placement
     from ..plan.spec import LaunchSpec
     from ..timings import Timings
     from .events import Emit, Event

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..plan.launch_plan import LaunchPlan
-from ..plan.placement import PlacedRank
+from ..plan.launch_plan import LaunchPlan, PlacedRank
 from ..text.text import describe_code, status_of
 from ..timings import TimedPart
 from ..wire.job_folders import STOPS, end_state

@@ -9,8 +9,7 @@ from itertools import groupby
 
 from ..connect.reports import ProgramOver
 from ..errors import MusterError
-from ..plan.launch_plan import LaunchPlan
-from ..plan.placement import PlacedRank
+from ..plan.launch_plan import LaunchPlan, PlacedRank
 from ..text.terminal import harmless
 from ..text.text import span
 from ..wire.clock import now

@@ -10,7 +10,7 @@ from ..errors import HostError, UnfitError, UsageError
 from ..hosts.host_facts import Facts, minor
 from ..hosts.hostfile import Host
 from ..text.text import count, size
-from .placement import Layout, PlacedRank, Placement
+from .launch_plan import Layout, PlacedRank, Placement
 from .spec import LauncherName, LaunchSpec
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from ..errors import HostError
 from ..hosts.host_facts import Facts
 from ..hosts.rendezvous import Rendezvous
-from .placement import Layout
+from .launch_plan import Layout
 
 # 4.1 removes the domain from host names by default; 5.0 keeps it, but reports it only with the option. Above
 # 64 hosts, daemons start each other, but in Muster only the head may start daemons. In 4.1 this needs a tree

@@ -21,9 +21,8 @@ from ..text.text import count, duration, ranges
 from ..wire.paths import JobPaths, MusterPaths
 from . import openmpi
 from .kept_folders import KeepOptions
-from .launch_plan import Contribution, HostPlan, LaunchPlan, RemoteFile
+from .launch_plan import Contribution, HostPlan, LaunchPlan, Layout, Placement, RemoteFile
 from .launcher import launcher_of, refuse_long_arguments, refuse_shared_gpus, require, require_python
-from .placement import Layout, Placement
 from .spec import LaunchSpec
 
 

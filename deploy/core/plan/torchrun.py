@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..errors import HostError, UsageError
 from ..hosts.host_facts import Facts
-from .placement import Layout
+from .launch_plan import Layout
 
 WITHOUT_LIBUV = """\
 import runpy, torch.distributed as d
