@@ -20,7 +20,7 @@ import pytest
 
 from muster.deploy.core.decode import from_json
 from muster.deploy.core.wire.durable import read_sealed, write_sealed
-from muster.deploy.features.packages import uv
+from muster.deploy.features.packages.bring import uv_program
 from muster.deploy.features.packages.messages import ENVIRONMENTS, Environment
 from muster.deploy.features.packages.on_host import environments as build
 from muster.deploy.features.packages.on_host.environments import (
@@ -49,7 +49,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     home = tmp_path / ".muster"
     (home / "wheels").mkdir(parents=True)
-    (home / "wheels" / "uv").symlink_to(uv.program())
+    (home / "wheels" / "uv").symlink_to(uv_program())
     return home
 
 

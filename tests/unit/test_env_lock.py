@@ -12,7 +12,6 @@ import pytest
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
 from muster.deploy.core.hosts.host_facts import Facts
 from muster.deploy.features.packages import bring as fetch
-from muster.deploy.features.packages import uv
 from muster.deploy.features.packages.bring import Lock, locked, platform_of
 from muster.deploy.features.packages.messages import HostEnvironments
 from muster.deploy.features.packages.package_request import PackageOptions, Platform, Requirements, wanted
@@ -128,7 +127,7 @@ def test_a_second_launch_locks_nothing_until_a_file_changes(
     first = lock(project)
     make_wheel(project / "wheels", "names", "2.1")
     with monkeypatch.context() as without_uv:
-        without_uv.setattr(uv, "run", lambda *words: pytest.fail("it locks again"))
+        without_uv.setattr(fetch, "run_uv", lambda *words: pytest.fail("it locks again"))
         assert lock(project) == first
     Path(first.file).unlink()
     relocked = lock(project)
@@ -176,7 +175,7 @@ def test_a_lock_of_uv_is_taken_as_it_is(project: Path, tmp_path: Path) -> None:
         '[tool.uv]\nno-index = true\nfind-links = ["wheels"]\n'
     )
     words = ["lock", "--quiet", "--python", sys.executable]
-    uv.run(words, "no lock", {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, project)
+    fetch.run_uv(words, "no lock", {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, project)
     make_wheel(project / "wheels", "names", "9.0")
     asked = Requirements(project / "uv.lock", torch_backend="none")
     made = locked(asked, PLATFORM, tmp_path / "cache")
@@ -210,6 +209,6 @@ def test_a_certificate_that_is_not_trusted_has_its_remedy(
     program = tmp_path / "uv"
     program.write_text("#!/bin/sh\necho 'invalid peer certificate: UnknownIssuer' >&2\nexit 2\n")
     program.chmod(0o755)
-    monkeypatch.setattr(uv, "program", lambda: program)
+    monkeypatch.setattr(fetch, "uv_program", lambda: program)
     with pytest.raises(MusterError, match=r"UnknownIssuer\n.* inspects TLS .*: export SSL_CERT_FILE=FILE$"):
-        uv.run([], "no lock", {"PATH": "/usr/bin:/bin"}, tmp_path)
+        fetch.run_uv([], "no lock", {"PATH": "/usr/bin:/bin"}, tmp_path)

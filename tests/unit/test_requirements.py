@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.errors import MusterError, UsageError
-from muster.deploy.features.packages import uv
+from muster.deploy.features.packages import bring
 from muster.deploy.features.packages.bring import locked
 from muster.deploy.features.packages.package_request import PackageOptions, Platform, Requirements, wanted
 from muster.deploy.features.packages.requirements import files_of, require_no_builds
@@ -61,7 +61,7 @@ def test_what_uv_would_build_is_refused_before_uv_runs(
     line: str, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HERE", str(project))
-    monkeypatch.setattr(uv, "run", lambda *words: pytest.fail("uv runs"))
+    monkeypatch.setattr(bring, "run_uv", lambda *words: pytest.fail("uv runs"))
     give(project, "./pkg\n", "more.txt")
     file = give(project, f"names\n{line}\n")
     with pytest.raises(
@@ -193,7 +193,7 @@ def test_what_a_uv_lock_exports_is_checked_too(project: Path, monkeypatch: pytes
         words.append(command[0])
         return "names==1.0\n-e ./pkg\n"
 
-    monkeypatch.setattr(uv, "run", run)
+    monkeypatch.setattr(bring, "run_uv", run)
     with pytest.raises(UsageError, match=r"uv.lock: -e ./pkg: nothing is built on this machine"):
         locked(Requirements(file, torch_backend="none"), PLATFORM, project / "cache")
     assert words == ["export"]

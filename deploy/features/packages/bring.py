@@ -8,12 +8,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -31,7 +34,6 @@ from ...core.text.progress import MB, Progress
 from ...core.text.text import count
 from ...core.wire.durable import keep_if_intact, read_sealed, write_sealed
 from ...core.wire.files import digest as digest_of
-from . import uv
 from .driver import Packages
 from .messages import ENVIRONMENT_MAKE, ENVIRONMENT_REACH, Environment, EnvironmentMade, HostEnvironments
 from .package_request import Platform, Requirements, fingerprint
@@ -90,7 +92,7 @@ class Lock:
 
 def locked(wanted: Requirements, platform: Platform, cache: Path) -> Lock:
     """The lock of a launch: from the cache, or resolved by uv. An error has uv's own message."""
-    digest = fingerprint(wanted, platform, str(uv.program().stat().st_size))
+    digest = fingerprint(wanted, platform, str(uv_program().stat().st_size))
     kept = cache / "locks" / f"{digest}.json"
     if cached := _kept(kept):
         return replace(cached, source=wanted.file.name, file=str(kept))
@@ -131,7 +133,7 @@ def _resolve(wanted: Requirements, platform: Platform) -> str:
             arguments += ["--override", _written(folder, "override.txt", _NO_TORCH)]
         failure = f"{wanted.file}: cannot be locked for Python {platform.python} on {platform.uv_name}"
         try:
-            return uv.run([*arguments, *files], failure, environment, source.parent)
+            return run_uv([*arguments, *files], failure, environment, source.parent)
         except MusterError as error:
             if unbuilt := _UNBUILT.search(error.reason):
                 raise UsageError(f"{error.reason}\n{unbuilt[1]}: {no_builds(unbuilt[1])}") from None
@@ -142,7 +144,7 @@ def _exported(source: Path, environment: Mapping[str, str]) -> tuple[str, list[s
     """The packages of a uv.lock as requirements, and uv's options for their indexes."""
     arguments = ["export", "--no-build", "--quiet", "--frozen", "--no-emit-project", "--no-header"]
     arguments += ["--no-annotate", "--no-dev", *_ANY_PYTHON]
-    text = uv.run(arguments, f"{source}: cannot be read", environment, source.parent)
+    text = run_uv(arguments, f"{source}: cannot be read", environment, source.parent)
     if problems := exported_problems(source, text):
         raise UsageError("\n".join(problems))
     registries = dict.fromkeys(re.findall(r'registry = "(https?://[^"]+)"', source.read_text()))
@@ -426,7 +428,7 @@ class PackageDelivery(Packages):
         online = self._online(cluster, lock, makers)
         self._write(f"packages: {self.described}")
         wheels = self._wheels(lock) if online < {*makers} else []
-        program = uv.program()
+        program = uv_program()
         tool = LocalFile(digest_of(program), program.stat().st_size, program)
         everything = [tool.digest, *(wheel.digest for wheel in wheels)]
         needed = {host: [tool.digest] if host in online else everything for host in makers}
@@ -503,3 +505,37 @@ class PackageDelivery(Packages):
             channels, ENVIRONMENT_REACH, REACH_SECONDS, lambda host: {"urls": urls}
         ).require_all()
         return frozenset(host for host, answer in answers.items() if not answer.refusal)
+
+
+# -- uv, as a program of this machine; its binary also goes to hosts that make environments --
+
+TLS = "behind a proxy that inspects TLS name the file of its authority: export SSL_CERT_FILE=FILE"
+LINES_OF_UV = 20  # of its output in an error
+
+
+@cache
+def uv_program() -> Path:
+    """uv of this environment, else of PATH."""
+    path = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if path is None:
+        raise MusterError("--requirements needs uv here, which is not installed: pip install uv")
+    return Path(path).resolve()
+
+
+def run_uv(arguments: Sequence[str], failure: str, environment: Mapping[str, str], folder: Path) -> str:
+    """The output of uv; `MusterError` with `failure` and its own last lines if it failed."""
+    done = subprocess.run(
+        [str(uv_program()), *arguments, "--no-progress", "--color", "never"],
+        cwd=folder,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()[-LINES_OF_UV:]
+        remedy = [TLS] if any("certificate" in line.lower() for line in lines) else []
+        raise MusterError(
+            "\n".join([f"{failure}; uv's message:", *(f"    {line}" for line in lines), *remedy])
+        )
+    return done.stdout.decode()
