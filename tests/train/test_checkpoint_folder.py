@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from muster.train.checkpoint import files
+from muster.train.checkpoint import files, shards
 from muster.train.job.failure import TrainError
 
 
@@ -65,8 +65,9 @@ def _die_before(operation: int) -> None:
     Path.mkdir = counted(Path.mkdir)  # type: ignore[method-assign]
 
 
-def test_a_kill_at_any_operation_of_a_save_costs_no_complete_checkpoint(tmp_path: Path) -> None:
-    """Two checkpoints are kept, so the third save removes one."""
+@pytest.mark.parametrize("third", [3, 2], ids=["a new step", "a step that exists"])
+def test_a_kill_at_any_operation_of_a_save_costs_no_complete_checkpoint(tmp_path: Path, third: int) -> None:
+    """Two checkpoints are kept, so the save of a third step removes one."""
     half_written, operation, killed = 0, 0, True
     while killed:
         folder = tmp_path / str(operation)
@@ -75,14 +76,15 @@ def test_a_kill_at_any_operation_of_a_save_costs_no_complete_checkpoint(tmp_path
 
         def save(folder: Path = folder, operation: int = operation) -> None:
             _die_before(operation)
-            files.save(folder, 3, _state(3))
+            files.save(folder, third, _state(3))
             files.prune(folder, keep=2)
 
         _, status = os.waitpid(_fork(save), 0)
         killed = os.WIFSIGNALED(status)
         assert killed or status == 0
-        state = _newest(folder)
-        assert state["step"] == files.step_of(files.stored(folder)[0]) in {2, 3}
+        files.recover(folder, files.replaced(folder))  # as the next run does
+        state, newest = _newest(folder), files.step_of(files.stored(folder)[0])
+        assert (newest, state["step"]) in {(2, 2), (third, 3)}
         assert torch.all(state["model"] == state["step"])
         half_written += any(folder.glob(f"*{files.BESIDE}"))
         operation += 1
@@ -156,6 +158,22 @@ def test_a_full_disk_is_a_clear_error_and_keeps_the_old_checkpoint(tmp_path: Pat
     assert _newest(tmp_path)["step"] == 1
 
 
+@pytest.mark.parametrize("room", [0, 100_000, 1_000_100])
+def test_a_sharded_save_on_a_full_disk_leaves_nothing(tmp_path: Path, room: int) -> None:
+    def save() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        tensors, piece = [torch.ones(250_000)], torch.ones(1_100_000, dtype=torch.uint8)
+        index = shards.Index("save", "", 0, [])
+        with pytest.raises(OSError, match="File too large"):
+            shards.write(tmp_path / "0000-of-0002", "save", [], {"tensors": tensors})
+        with pytest.raises(OSError, match="File too large"):
+            shards.write_received(tmp_path / "0001-of-0002", index, [piece])
+
+    assert os.waitpid(_fork(save), 0)[1] == 0
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(TrainError, match=r"cannot write the checkpoint .*: Not a directory\n.*--out"):
@@ -166,7 +184,7 @@ def test_the_newest_are_kept_and_nothing_half_written(tmp_path: Path) -> None:
     for step in (9, 10, 11, 100_000_000):
         files.save(tmp_path, step, _state(step, 10))
     (tmp_path / f"step-00000012{files.BESIDE}").mkdir()
-    (tmp_path / f"step-00000008{files.REMOVED}").mkdir()
+    (tmp_path / f"step-00000008{files.REPLACED}").mkdir()
     files.prune(tmp_path, keep=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000011", "step-100000000"]
     assert [files.step_of(path) for path in files.stored(tmp_path)] == [100_000_000, 11]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.multiprocessing.spawn import ProcessRaisedException
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from muster.train import ShardedCheckpoints
 from muster.train.checkpoint import files, shards
@@ -115,6 +117,36 @@ def test_every_host_keeps_its_files_and_those_of_the_host_before(tmp_path: Path)
         ["0000-of-0003", "0001-of-0003"],
         ["0001-of-0003", "0002-of-0003"],
     ]
+
+
+@pytest.mark.parametrize("moment", ["write", "replace"])
+def test_a_kill_in_a_second_save_of_a_step_costs_no_complete_checkpoint(
+    tmp_path: Path, states: list[list[torch.Tensor]], moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All hosts are killed as they begin to write, or two of three when the first has replaced its files."""
+    first = files.path_of(tmp_path / "host0" / "checkpoints", 2).with_suffix(files.REPLACED)
+
+    def killed(*_: object) -> None:
+        while moment == "replace" and not first.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def run(group: Job) -> None:
+        checkpoints = ShardedCheckpoints(group, tmp_path / f"host{group.rank}", say=lambda _: None)
+        mine = parts(3)
+        checkpoints.load(mine)
+        step(mine)
+        mine["step"] = 2
+        if group.rank or moment == "write":
+            monkeypatch.setattr(shards if moment == "write" else files, moment, killed)
+        checkpoints.save(2, mine)
+        checkpoints.finish()
+
+    with pytest.raises((ProcessExitedException, ProcessRaisedException)):
+        on_hosts(tmp_path, 3, run)
+    found, state, _ = load(tmp_path, 0, 1, 2)
+    assert found == 2
+    assert equal(state, states[1]) == (moment == "write")
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,12 @@ class BaseCheckpoints(ABC):
         self.say = say or Terminal(group.ranks).line
         self.disks = Disks(group.all_gather(_lowest_rank_that_sees(self.folder, group), int, what="disk"))
         _take(self.folder, group, leads=self.leads)
+        self._open(files.replaced(self.folder) if self.leads else [])
+
+    def _open(self, replaced: Iterable[int]) -> None:
+        """Finish the replacement of the checkpoints of these steps, which a kill interrupted on this disk."""
+        if self.leads:
+            files.recover(self.folder, replaced)
 
     @property
     def leads(self) -> bool:
@@ -229,7 +235,6 @@ def _complete(step: int, findings: Sequence[Finding]) -> list[Found]:
 
 def _take(folder: Path, group: Job, *, leads: bool) -> None:
     """Lock the output folder for this job, on the ranks that lead a disk; TrainError if another has it."""
-    holder = ""
     try:
         holder = lock.hold(folder.parent, group.name, group.restart) if leads else ""
     except OSError as error:

@@ -15,7 +15,7 @@ import pickle
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,8 +26,8 @@ from ..job.failure import TrainError
 
 STATE = "state.pt"
 CHECKSUM = "state.pt.sha256"
-BESIDE = ".new"  # suffix of a checkpoint that is being written
-REMOVED = ".old"  # suffix of a checkpoint that is being removed
+BESIDE = ".new"  # suffix of a checkpoint that is being written, or removed
+REPLACED = ".old"  # suffix of a checkpoint while a complete .new of its step takes its place
 
 
 class Unfit(Exception):
@@ -101,9 +101,10 @@ def new_checkpoint(folder: Path, step: int) -> Iterator[HashingFile]:
     data. The last fsync makes the rename itself durable.
     """
     path = path_of(folder, step)
-    beside = path.with_name(path.name + BESIDE)
+    beside = path.with_suffix(BESIDE)
     file: HashingFile | None = None
     try:
+        recover(folder, replaced(folder))
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         with (beside / STATE).open("wb") as raw:
@@ -113,7 +114,8 @@ def new_checkpoint(folder: Path, step: int) -> Iterator[HashingFile]:
         with (beside / CHECKSUM).open("wb") as record:
             record.write(f"{file.digest}  {STATE}\n".encode())
             sync(record)
-        _commit(beside, path)
+        sync_folder(beside)
+        replace(path)
     except BaseException as error:
         shutil.rmtree(beside, ignore_errors=True)
         cause = (file and file.error) or error
@@ -131,12 +133,33 @@ def sync(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _commit(beside: Path, path: Path) -> None:
-    sync_folder(beside)
-    if path.exists():  # a damaged checkpoint of this step, or one of another run
-        _remove(path)
-    beside.rename(path)
+def replace(path: Path) -> None:
+    """Let the complete .new of the checkpoint at `path` take its place; an earlier one becomes .old.
+
+    A kill at any time leaves a complete one, which `recover` puts in place.
+    """
+    if path.exists():
+        path.rename(path.with_suffix(REPLACED))
+    path.with_suffix(BESIDE).rename(path)
     sync_folder(path.parent)
+
+
+def replaced(folder: Path) -> list[int]:
+    """Return the steps of `folder` for which `replace` was not finished: these have a .old."""
+    paths = (path.with_suffix("") for path in folder.glob(f"step-*{REPLACED}"))
+    return [step_of(path) for path in paths if is_checkpoint(path)]
+
+
+def recover(folder: Path, steps: Iterable[int]) -> None:
+    """Finish what a killed run left of `replace` for these steps. No checkpoint may be under way."""
+    for step in steps:
+        path = path_of(folder, step)
+        old = path.with_suffix(REPLACED)
+        if path.with_suffix(BESIDE).exists():
+            replace(path)
+        elif not path.exists() and old.exists():  # an error, not a kill, ended `replace`
+            old.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:
@@ -193,20 +216,12 @@ def load(path: Path) -> dict[str, Any]:
 def prune(folder: Path, keep: int) -> None:
     """Remove all checkpoints but the newest `keep`, and what a killed run left half-written.
 
-    No checkpoint may be under way.
+    No checkpoint may be under way. A kill in the middle leaves nothing that looks like a checkpoint.
     """
-    for path in stored(folder)[keep:]:
-        _remove(path)
-    for path in [*folder.glob(f"step-*{BESIDE}"), *folder.glob(f"step-*{REMOVED}")]:
+    for path in [*folder.glob(f"step-*{REPLACED}"), *folder.glob(f"step-*{BESIDE}")]:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _remove(path: Path) -> None:
-    """Remove the checkpoint at `path`; a kill in the middle leaves nothing that looks like a checkpoint."""
-    out_of_the_way = path.with_name(path.name + REMOVED)
-    shutil.rmtree(out_of_the_way, ignore_errors=True)
-    path.rename(out_of_the_way)
-    shutil.rmtree(out_of_the_way, ignore_errors=True)
+    for path in stored(folder)[keep:]:
+        shutil.rmtree(path.rename(path.with_suffix(BESIDE)), ignore_errors=True)
 
 
 def set_aside(folder: Path, after: int) -> Path | None:

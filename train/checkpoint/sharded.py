@@ -19,7 +19,7 @@ import secrets
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ import torch
 import torch.distributed as dist
 
 from ..job.failure import TrainError
-from ..job.group import Job
 from ..job.long_work import others_wait
 from . import files, shards
 from .core import SAME, BaseCheckpoints, Finding, Found, Good
@@ -45,20 +44,15 @@ class ShardedCheckpoints(BaseCheckpoints):
 
     FILE = shards.NAME
 
-    def __init__(
-        self,
-        group: Job,
-        out: Path,
-        *,
-        keep: int = 3,
-        say: Callable[[str], None] | None = None,
-        same: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(group, out, keep=keep, say=say, same=same)
-        self.copies = Copies.of(group, self.disks)
+    step, again = -1, False
+    """Of the checkpoint that is written, and whether it replaces an earlier one of its step."""
+
+    def _open(self, replaced: Iterable[int]) -> None:
+        """Where one disk began to replace a step, the new files were complete on all."""
+        super()._open({*itertools.chain.from_iterable(self.group.all_gather([*replaced], list[int]))})
+        self.copies = Copies.of(self.group, self.disks)
         self.writer = ThreadPoolExecutor(1, "checkpoint")
         self.written: Future[None] | None = None
-        self.step = -1
 
     def save(self, step: int, states: Mapping[str, Any]) -> None:
         """Begin to write the checkpoint of `step`: returns as soon as this rank's shards are copied.
@@ -70,10 +64,12 @@ class ShardedCheckpoints(BaseCheckpoints):
         self.group.check_finite(step, weights_of(states))
         tree = taken({SAME: self.same, **states}, writers=(0,))
         path = files.path_of(self.folder, step)
-        if self.leads:  # what a killed run left of this step
-            shutil.rmtree(path, ignore_errors=True)
+        if self.leads:  # what a failed save left of this step
+            shutil.rmtree(path.with_suffix(files.BESIDE), ignore_errors=True)
         # A barrier too: no rank writes before the folder is removed.
-        self.group.barrier()
+        self.again = any(self.group.all_gather(path.exists(), bool))
+        if self.again:  # an earlier save of this step stays until this one is complete
+            path = path.with_suffix(files.BESIDE)
         save = self.group.broadcast(f"{time.time_ns():020d}-{secrets.token_hex(4)}", str)
         parts, contents = copied(tree, self.group.rank)
         mine = path / shards.name_of(self.group.rank, self.group.world_size)
@@ -99,6 +95,10 @@ class ShardedCheckpoints(BaseCheckpoints):
             except (OSError, files.Unfit) as error:
                 why = str(error)
         self._raise_together(f"cannot write a checkpoint to {self.folder}", why)
+        if self.again:
+            if self.leads:
+                files.replace(files.path_of(self.folder, self.step))
+            self.group.barrier()  # no disk removes the earlier save before all have replaced it
         if self.leads:
             files.set_aside(self.folder, after=self.step)  # what an earlier run left
             files.prune(self.folder, self.keep)

@@ -7,16 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..options import (
-    CHECKPOINTS,
-    LEARNING,
-    OUTPUT,
-    RANKS,
-    RankOptions,
-    broken,
-    option,
-    parse,
-)
+from ..options import CHECKPOINTS, LEARNING, OUTPUT, RANKS, RankOptions, broken, option, parse
 from ..reporting.outputs import wrong_steps
 from .datasets import FORMS as FORMS_OF_DATA
 
@@ -28,11 +19,7 @@ VARIABLES = (("MUSTER_OUT", "out"), ("MUSTER_BACKEND", "backend"))
 class TrainConfig(RankOptions):
     """Train a network on images: on any number of ranks with the same result."""
 
-    data: str = option(
-        LEARNING,
-        "digits",
-        f"{FORMS_OF_DATA}; a folder has one folder per class",
-    )
+    data: str = option(LEARNING, "digits", f"{FORMS_OF_DATA}; a folder has one folder per class")
     epochs: int = option(LEARNING, 15, "passes over the training samples")
     batch_size: int = option(
         LEARNING, 64, "GLOBAL batch: samples per step of all ranks together, not of each"

@@ -103,10 +103,7 @@ def log(loop: TrainingLoop, trainer: Trainer, loss: torch.Tensor, batch_size: in
     if loop.due:
         loop.job.check_finite(loop.step)
         loop.log(
-            loss=loss,
-            lr=trainer.last_learning_rate,
-            samples=batch_size,
-            gradient_norm=trainer.gradient_norm,
+            loss=loss, lr=trainer.last_learning_rate, samples=batch_size, gradient_norm=trainer.gradient_norm
         )
 
 

@@ -41,16 +41,11 @@ def others_wait(group: Job) -> Iterator[None]:
         left.set()
         beating.join()
     if group.store.add(f"{name}/done", 1) == group.world_size:
-        _forget(group.store, f"muster/long-work/{round_number - 1}")
+        for key in ("alive", "done", "all-done"):  # of a round that every rank has left
+            group.store.delete_key(f"muster/long-work/{round_number - 1}/{key}")
         group.store.set(f"{name}/all-done", "")
     _wait(group.store, name, group.timeout)
     group.barrier()  # rank 0, whose process may hold the store, must not end before the others have asked it
-
-
-def _forget(store: Store, name: str) -> None:
-    """Remove the keys of a round that every rank has left."""
-    for key in ("alive", "done", "all-done"):
-        store.delete_key(f"{name}/{key}")
 
 
 def _beat(store: Store, name: str, timeout: timedelta, left: threading.Event) -> None:

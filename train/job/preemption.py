@@ -149,10 +149,7 @@ class Preemption:
     def _send(self, purpose: Purpose, *values: float, step: int = 0) -> _Answer:
         numbers = (float(self._signalled), *values)
         return _Answer(
-            *(self.group, purpose, numbers),
-            step=step,
-            accelerator=self._accelerator,
-            stream=self._stream,
+            *(self.group, purpose, numbers), step=step, accelerator=self._accelerator, stream=self._stream
         )
 
     def leave(self, what_was_saved: str) -> NoReturn:

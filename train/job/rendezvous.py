@@ -224,12 +224,7 @@ def _over_mpi(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str,
     return _tcp(address, port, ranks, timeout)
 
 
-_OPENERS: dict[str, Opener] = {
-    "env": _at_master,
-    "tcp": _at_address,
-    "file": _in_file,
-    "mpi": _over_mpi,
-}
+_OPENERS: dict[str, Opener] = {"env": _at_master, "tcp": _at_address, "file": _in_file, "mpi": _over_mpi}
 
 
 def _tcp(host: str, port: int, ranks: Ranks, timeout: timedelta) -> TCPStore:

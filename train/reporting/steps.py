@@ -60,7 +60,6 @@ class StepLog:
         without that package.
         """
         self.group = group
-        self.last: StepMetrics | None = None
         self._tensorboard = TensorBoard(out / "tensorboard") if tensorboard and group.rank == 0 else None
         self._file: MetricsFile | None = None
         if group.rank == 0:
@@ -115,7 +114,6 @@ class StepLog:
             peak_memory_bytes=peak_memory(self.group.device),
             time=time.time(),
         )
-        self.last = metrics
         if self._file:
             self._file.append(metrics)
         if self._tensorboard:
