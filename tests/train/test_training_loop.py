@@ -289,12 +289,19 @@ def test_a_folder_has_one_job(tmp_path: Path) -> None:
         return ""
 
     assert lock.hold(tmp_path, "a-1", 0) == ""
+    (tmp_path / lock.FILE).read_bytes()  # as a copy of the folder does
     said = [on_hosts(tmp_path, 1, partial(begun, *job))[0] for job in [("b-2", 0), ("a-1", 0), ("a-1", 1)]]
     refusal = f"host0: another job writes to {tmp_path}: job a-1 (process {os.getpid()} on "
     assert [text.startswith(refusal) for text in said] == [True, True, False]
     assert said[2] == ""  # a restart need not wait until a file server notices that a host was lost
+    if not (worker := os.fork()):
+        signal.pause()
     lock.release()
-    assert on_hosts(tmp_path, 1, partial(begun, "b-2", 0)) == [""]
+    try:
+        assert on_hosts(tmp_path, 1, partial(begun, "b-2", 0)) == [""]
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
 
 
 def test_a_relative_folder_is_that_of_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """One job at a time writes to a folder: a lock of the kernel, which ends with the process that holds it.
 
-A lock of POSIX (fcntl), not flock(2): a forked child, such as a worker of a DataLoader, does not inherit it,
-so it cannot outlive its rank; and NFS has it.
+An OFD lock of fcntl(2). NFS has it. A lock of POSIX would end when this process closes any other descriptor
+of the file, as a copy of the folder does. A forked child, such as a worker of a DataLoader, closes its
+descriptor, so the lock does not outlive its rank.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import struct
 from pathlib import Path
 
 FILE = ".lock"
 _LINE = 200  # bytes of the file that are read
-_held: dict[tuple[int, Path], int] = {}  # open files by process and path; to close one is to give its lock up
+_WHOLE_FILE = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock
+_held: dict[Path, int] = {}  # open files; to close one is to give its lock up
 
 
 def hold(folder: Path, job: str, restart: int) -> str:
@@ -24,11 +27,11 @@ def hold(folder: Path, job: str, restart: int) -> str:
     OSError.
     """
     path = (folder / FILE).resolve()
-    if (os.getpid(), path) in _held:
+    if path in _held:
         return ""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE_FILE)
     except (BlockingIOError, PermissionError):
         said = os.read(file, _LINE).decode(errors="replace")
         os.close(file)
@@ -42,7 +45,7 @@ def hold(folder: Path, job: str, restart: int) -> str:
     name = f"job {job} " if job else ""
     os.ftruncate(file, 0)
     os.write(file, f"{name}(process {os.getpid()} on {socket.gethostname()}) restart {restart}\n".encode())
-    _held[os.getpid(), path] = file
+    _held[path] = file
     return ""
 
 
@@ -51,3 +54,6 @@ def release() -> None:
     while _held:
         _, file = _held.popitem()
         os.close(file)
+
+
+os.register_at_fork(after_in_child=release)
