@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,16 +57,24 @@ def names(folder: Path) -> list[str]:
 
 def write(path: Path, save: str, parts: list[Part], contents: dict[str, Any]) -> None:
     """Write the files of a rank at `path`, which has no suffix; raises OSError."""
+    with _new(path) as file:
+        torch.save(contents, file)  # type: ignore[arg-type]  # it needs write and flush, no more
+        sync(file.file)
+        _commit(path, Index(save, file.digest, file.file.tell(), parts))
+
+
+@contextmanager
+def _new(path: Path) -> Iterator[HashingFile]:
+    """Give the block the .pt to fill; an error removes the files at `path`, which may fill the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".pt").open("wb") as raw:
         file = HashingFile(raw)
         try:
-            torch.save(contents, file)  # type: ignore[arg-type]  # it needs write and flush, no more
-        except RuntimeError as error:  # torch's, in place of that of its file
-            raise (file.error or error) from None
-        sync(raw)
-        size = raw.tell()
-    _commit(path, Index(save, file.digest, size, parts))
+            yield file
+        except BaseException as error:  # noqa: BLE001 - it is raised
+            for suffix in (".pt", ".new"):
+                path.with_suffix(suffix).unlink(missing_ok=True)
+            raise (file.error or error) from None  # torch's is about positions
 
 
 def write_received(path: Path, index: Index, pieces: Iterable[torch.Tensor]) -> None:
@@ -75,15 +84,13 @@ def write_received(path: Path, index: Index, pieces: Iterable[torch.Tensor]) -> 
     """
     arriving = iter(pieces)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_suffix(".pt").open("wb") as raw:
-            file = HashingFile(raw)
+        with _new(path) as file:
             for piece in arriving:
                 file.write(piece.numpy().tobytes())
-            sync(raw)
-        if file.digest != index.sha256:
-            raise Unfit(f"{path.name}.pt arrived damaged")
-        _commit(path, index)
+            sync(file.file)
+            if file.digest != index.sha256:
+                raise Unfit(f"{path.name}.pt arrived damaged")
+            _commit(path, index)
     finally:
         for _ in arriving:
             pass
@@ -170,8 +177,5 @@ def data_of(source: Path | BinaryIO, name: str) -> Any:
     except OSError as error:
         raise Unfit(f"{name}: {error.strerror}") from error
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise Unfit(f"{name} is no part of a checkpoint: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise Unfit(f"{name} is no part of a checkpoint: {reason}") from error
