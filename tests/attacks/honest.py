@@ -61,7 +61,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "problem": "",
     },
     "kernel_messages": {
-        "messages": [{"ago": 3.5, "kind": "xid", "text": "NVRM: Xid (PCI:0000:3b:00): 79, pid=7"}],
+        "messages": [{"ago": 3.5, "kind": "xid", "meaning": "a GPU is lost", "text": "NVRM: Xid: 79, pid=7"}],
         "unread": "",
     },
     "open_port": {"port": 20123},
