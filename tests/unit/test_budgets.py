@@ -13,7 +13,7 @@ MOST: Mapping[str, int] = {
     "deploy/api": 660,
     "deploy/cli": 3_859,
     "deploy/core/agent": 3_858,
-    "deploy/core/connect": 3_211,
+    "deploy/core/connect": 3_188,
     "deploy/core/content": 580,
     "deploy/core/hosts": 1_002,
     "deploy/core/job": 4_145,

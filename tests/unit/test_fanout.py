@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from muster.deploy.core import waits
-from muster.deploy.core.connect.fanout import on_every
+from muster.deploy.core.connect.fanout import on_every, one_of_each
 from muster.deploy.core.errors import HostError, MusterError, UnfitError
 from tests.waiting import wait_until
 
@@ -77,3 +78,10 @@ def test_a_line_names_the_hosts_that_are_waited_for_and_no_failed_one() -> None:
 
     assert not on_every(HOSTS, act).results.keys() - {"node1", "node3"}
     assert not waits.line(0).startswith("waiting")
+
+
+def test_of_hosts_that_share_a_folder_the_first_is_asked() -> None:
+    channels: Any = {name: name.upper() for name in ("node1", "node2", "node3", "node4")}
+    folders = {"node1": "shared", "node2": "own", "node4": "shared"}
+    chosen: Any = one_of_each(channels, folders)
+    assert chosen == {"node1": "NODE1", "node2": "NODE2"}

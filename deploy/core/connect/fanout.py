@@ -75,7 +75,10 @@ def on_every(
                 interrupted()
                 wait(threads, CLEAN_SECONDS)
             raise
-    return _in_order(names, results, errors)
+    return HostOutcomes(
+        {name: results[name] for name in names if name in results},
+        {name: errors[name] for name in names if name in errors},
+    )
 
 
 def _work(left: deque[str], attempt: Callable[[str], None], done: SimpleQueue[BaseException | None]) -> None:
@@ -134,33 +137,7 @@ def _note_answer(noted: Wait, host: str, answer: Future[Any]) -> None:
     noted.over_for(host)
 
 
-def ask_in_turn(
-    channels: Mapping[str, Channel],
-    request: Request[Answer],
-    seconds: float,
-    folders: Mapping[str, str],
-    arguments: Callable[[str], Mapping[str, Any]] = lambda host: {},
-) -> HostOutcomes[Answer]:
-    """Ask hosts that share a folder, such as a home, one after the other, and the others at once.
-
-    `folders`: the mark of each host's folder.
-    """
-    turns: list[dict[str, Channel]] = []
-    for host, channel in channels.items():
-        turn = next((turn for turn in turns if folders[host] not in map(folders.__getitem__, turn)), None)
-        if turn is None:
-            turns.append(turn := {})
-        turn[host] = channel
-    outcomes = [ask_every(turn, request, seconds, arguments) for turn in turns]
-    results = {host: answer for outcome in outcomes for host, answer in outcome.results.items()}
-    errors = {host: error for outcome in outcomes for host, error in outcome.errors.items()}
-    return _in_order(channels, results, errors)
-
-
-def _in_order(
-    names: Iterable[str], results: Mapping[str, Result], errors: Mapping[str, MusterError]
-) -> HostOutcomes[Result]:
-    return HostOutcomes(
-        {name: results[name] for name in names if name in results},
-        {name: errors[name] for name in names if name in errors},
-    )
+def one_of_each(channels: Mapping[str, Channel], folders: Mapping[str, str]) -> dict[str, Channel]:
+    """One host of those that share a folder, such as a home. `folders`: the mark of each host's folder."""
+    first = {mark: host for host, mark in reversed([*folders.items()])}
+    return {host: channels[host] for host, mark in folders.items() if first[mark] == host}

@@ -12,7 +12,7 @@ from ...cli.command import Exit
 from ...cli.inventory import of_file, reached_hosts
 from ...cli.shared import JSON, HostOptions, write_json
 from ...core.connect.cluster import Cluster
-from ...core.connect.fanout import ask_every, ask_in_turn
+from ...core.connect.fanout import ask_every, one_of_each
 from ...core.errors import MusterError, UnfitError, UsageError, lines_of
 from ...core.plan.flags import flag
 from ...core.text.fold import fold_names
@@ -166,13 +166,14 @@ class DataRemove(HostOptions):
         with reached_hosts(self) as (cluster, errors):
             listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS)
             folders = {host: answer.place for host, answer in listed.results.items()}
-            fields, answering = {"name": self.name}, {host: cluster.channels[host] for host in folders}
-            removals = ask_in_turn(answering, DATA_REMOVE, LONG_SECONDS, folders, lambda host: fields)
+            chosen, fields = one_of_each(cluster.channels, folders), {"name": self.name}
+            removals = ask_every(chosen, DATA_REMOVE, LONG_SECONDS, lambda host: fields)
             errors.update({**listed.errors, **removals.errors})
             if removals.results:
                 freed = sum(answer.freed for answer in removals.results.values())
-                text = f"{fold_names(removals.results)}: {self.name} removed, {freed / 1e6:.1f} MB\n"
-                sys.stdout.write(text)
+                places = {folders[host] for host in removals.results}
+                names = fold_names(host for host, place in folders.items() if place in places)
+                sys.stdout.write(f"{names}: {self.name} removed, {freed / 1e6:.1f} MB\n")
 
 
 def _require_name(name: str) -> None:

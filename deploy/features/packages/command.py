@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from ...cli.inventory import hosts_or_this_machine, reached_hosts
 from ...cli.shared import JSON, HostOptions, write_json
-from ...core.connect.fanout import ask_every, ask_in_turn
+from ...core.connect.fanout import ask_every, one_of_each
 from ...core.errors import UsageError
 from ...core.plan.flags import flag
 from ...core.text.fold import fold, fold_names
@@ -60,8 +60,8 @@ class EnvRemove(HostOptions):
             fields = {"keys": [name] if name else []}
             answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS)
             homes = {host: answer.home for host, answer in answers.results.items()}
-            answering = {host: cluster.channels[host] for host in homes}
-            outcomes = ask_in_turn(answering, ENVIRONMENT_REMOVE, REMOVE_SECONDS, homes, lambda host: fields)
+            chosen = one_of_each(cluster.channels, homes)
+            outcomes = ask_every(chosen, ENVIRONMENT_REMOVE, REMOVE_SECONDS, lambda host: fields)
             errors.update({**answers.errors, **outcomes.errors})
             removals = outcomes.results
             if name and not errors and not any(done.removed or done.kept for done in removals.values()):
