@@ -36,11 +36,11 @@ class Recorded:
         yield from later
 
 
-def try_out(source: Recorded, session: Session, stacks: Callable[[], str] | None = None) -> None:
+def try_out(source: Recorded, session: Session) -> None:
     """Run a session in a terminal of 80 x 24; it begins when the first records are drawn."""
 
     async def run() -> None:
-        app = TopApp(source, TopHistory(), stacks)
+        app = TopApp(source, TopHistory())
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: bool(keys(app)))
             await session(pilot, app)
@@ -94,9 +94,9 @@ def test_300_hosts_are_scrolled_by_keys_and_the_columns_keep_their_names() -> No
 
 def test_the_screen_is_drawn_again_in_another_size() -> None:
     async def session(pilot: Any, app: TopApp) -> None:
-        assert not any("throughput" in line for line in drawn(app))
+        assert not any(" rank host" in line for line in drawn(app))
         await pilot.resize_terminal(120, 40)
-        await until(pilot, lambda: len(drawn(app)) == 40 and any("throughput" in line for line in drawn(app)))
+        await until(pilot, lambda: len(drawn(app)) == 40 and any(" rank host" in line for line in drawn(app)))
         assert drawn(app)[-1].startswith("q quit")
 
     try_out(Recorded(30), session)
@@ -119,36 +119,17 @@ def test_keys_lead_from_hosts_to_ranks_to_a_rank_in_full_and_back() -> None:
     try_out(Recorded(3), session)
 
 
-def test_a_filter_and_an_order_are_asked_for_by_a_key() -> None:
+def test_a_filter_is_asked_for_by_a_key() -> None:
     async def session(pilot: Any, app: TopApp) -> None:
         await pilot.press("slash", *"node2")
         await until(pilot, lambda: drawn(app)[-1].strip() == "node2")
         await pilot.press("enter")
         await until(pilot, lambda: keys(app) == ["node2"])
         assert drawn(app)[-1].startswith("Esc ends the filter: node2")
-        await pilot.press("escape", "o")
-        await until(pilot, lambda: "order: name" in drawn(app)[-1] and len(keys(app)) == 3)
+        await pilot.press("escape")
+        await until(pilot, lambda: len(keys(app)) == 3)
 
     try_out(Recorded(3), session)
-
-
-def test_the_stacks_are_shown_and_an_error_of_theirs_too() -> None:
-    answers = iter(["ranks 0-3:\n    wait (train.py:7)\n"])
-
-    def stacks() -> str:
-        for answer in answers:
-            return answer
-        raise MusterError("node1: ptrace is forbidden")
-
-    async def session(pilot: Any, app: TopApp) -> None:
-        await pilot.press("s")
-        await until(pilot, lambda: "    wait (train.py:7)" in drawn(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: any(line.startswith("host ") for line in drawn(app)))
-        await pilot.press("s")
-        await until(pilot, lambda: "node1: ptrace is forbidden" in drawn(app))
-
-    try_out(Recorded(2), session, stacks)
 
 
 def test_a_host_that_is_lost_is_shown_while_the_screen_is_open() -> None:

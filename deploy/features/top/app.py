@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -21,7 +20,7 @@ from textual.widgets import Input
 
 from ...core.errors import MusterError
 from .head import Moment
-from .screen_lines import SORTS, View, in_ascii
+from .screen_lines import View, in_ascii
 from .sources import RecordSource
 from .top_history import TopHistory, TopRecord
 from .top_screen import Frame, frame
@@ -39,9 +38,6 @@ STYLES = {
     "odd": Style(color="magenta"),
     "bad": Style(color="red", bold=True),
 }
-
-TakeStacks = Callable[[], str]
-"""Reads the stacks of all ranks, as text; may take seconds, and may raise MusterError."""
 
 
 def shows_utf8() -> bool:
@@ -81,11 +77,9 @@ class TopApp(App[None]):
         Binding("q", "quit"),
         Binding("ctrl+c", "quit", priority=True),
         Binding("tab,shift+tab", "other", priority=True),
-        Binding("o", "sort"),
         Binding("slash", "filter"),
         Binding("enter", "choose"),
         Binding("escape", "leave", priority=True),
-        Binding("s", "stacks"),
         Binding("question_mark,h", "help"),
         *(Binding(key, f"move({by})") for key, by in (("up,k", -1), ("down,j", 1))),
         *(Binding(key, f"page({by})") for key, by in (("pageup", -1), ("pagedown,space", 1))),
@@ -93,11 +87,9 @@ class TopApp(App[None]):
         Binding("end,G", "move(1000000)"),
     ]
 
-    def __init__(
-        self, source: RecordSource, history: TopHistory, take_stacks: TakeStacks | None = None
-    ) -> None:
+    def __init__(self, source: RecordSource, history: TopHistory) -> None:
         super().__init__(ansi_color=True)
-        self.source, self.history, self.take_stacks = source, history, take_stacks
+        self.source, self.history = source, history
         self.view = View()
         self._ended = threading.Event()
 
@@ -156,11 +148,7 @@ class TopApp(App[None]):
 
     def action_other(self) -> None:
         """Show the ranks, or the hosts."""
-        self._change(ranks=not self.view.ranks, chosen="", text=(), help=False, cursor="", first=0)
-
-    def action_sort(self) -> None:
-        """Sort by the next figure."""
-        self._change(sort=SORTS[(SORTS.index(self.view.sort) + 1) % len(SORTS)])
+        self._change(ranks=not self.view.ranks, chosen="", help=False, cursor="", first=0)
 
     def action_choose(self) -> None:
         """Show the host or rank under the cursor in full."""
@@ -168,11 +156,11 @@ class TopApp(App[None]):
             self._change(chosen=self.view.cursor if self.view.cursor in keys else keys[0], first=0)
 
     def action_leave(self) -> None:
-        """Leave the filter, a text, the full view; then the filter's text, then the cursor."""
+        """Leave the filter, the full view; then the filter's text, then the cursor."""
         self.query_one(TopScreen).focus()
         self.query_one(Input).remove_class("open")
-        if self.view.help or self.view.text or self.view.chosen:
-            self._change(chosen="", text=(), help=False, first=0)
+        if self.view.help or self.view.chosen:
+            self._change(chosen="", help=False, first=0)
         else:
             self.query_one(Input).value = ""
             self._change(wanted="", cursor="", first=0)
@@ -208,21 +196,6 @@ class TopApp(App[None]):
         # The first move only shows the cursor, on the first line.
         at = keys.index(self.view.cursor) if self.view.cursor in keys else min(0, -by) if abs(by) == 1 else 0
         self._change(cursor=keys[max(0, min(len(keys) - 1, at + by))])
-
-    def action_stacks(self) -> None:
-        if self.take_stacks is None:
-            self._change(text=("no job, so there are no stacks; Esc returns",))
-            return
-        self._change(text=("reading the stacks of all ranks",))
-        self.run_worker(self._stacks, thread=True, exit_on_error=False)
-
-    def _stacks(self) -> None:
-        try:
-            text = self.take_stacks() if self.take_stacks else ""
-        except MusterError as error:
-            text = str(error)
-        lines = (text or "no rank is running").split("\n")
-        self.call_from_thread(self._change, text=("the stacks of all ranks; Esc returns", *lines))
 
     def _change(self, **fields: object) -> None:
         self.view = replace(self.view, **fields)  # type: ignore[arg-type]

@@ -7,24 +7,21 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...cli.job_lookup import JobSearch, look, require_logs
-from ...cli.running_job import job_hosts
 from ...cli.shared import EXCLUDE, HOSTS_ALSO, INCLUDE, JOB_HOSTS, RUNS_FOLDER, RunningJobOptions, write_json
 from ...core.connect.cluster import Cluster
 from ...core.connect.opener import access_beside
 from ...core.errors import UsageError
 from ...core.hosts import hostfile
 from ...core.hosts.host_sample import HostSample, RankSample, TrainingSample
-from ...core.job.find import LocatedJob, state_of
+from ...core.job.find import LocatedJob
 from ...core.job.reconnect import reconnecting
 from ...core.plan.flags import flag
 from ...core.text.progress import Progress
-from ..why.diagnosis import gather_stacks
 from .head import Moment
 from .notes import Judge, Note
 from .sources import HostSource, JobSource, RecordSource
@@ -123,7 +120,7 @@ FIRST_SECONDS, PAUSE_SECONDS = 8.0, 0.5  # how long --once waits for a first sam
 class Top(RunningJobOptions):
     """Show live what every host and rank does: of a job, or of hosts (--hosts).
 
-    Tab changes between hosts and ranks, Enter shows one in full, s the stacks, / filters, o sorts, q ends.
+    Tab changes between hosts and ranks, Enter shows one in full, / filters, q ends.
     """
 
     hosts: str = flag("", f"watch these hosts, without a job; with JOB: {JOB_HOSTS}", "FILE", also=HOSTS_ALSO)
@@ -141,7 +138,6 @@ class Top(RunningJobOptions):
         if shows_hosts and self.runs != RUNS_FOLDER:
             raise UsageError(f"--runs {self.runs} is for jobs; --hosts without a job shows hosts")
         with contextlib.ExitStack() as stack:
-            read_stacks = None
             if shows_hosts:
                 source, history = stack.enter_context(_hosts(self))
             else:
@@ -151,7 +147,6 @@ class Top(RunningJobOptions):
                 history.others = tuple(
                     job.job for job in jobs if job.state == "running" and job.job != located.state.job
                 )
-                read_stacks = partial(_stacks, located, search, self)
             if self.once or self.json:
                 _fill(source, history)
                 moment = Moment(time.monotonic(), time.time())
@@ -160,10 +155,10 @@ class Top(RunningJobOptions):
                 else:
                     sys.stdout.write(everything(history, moment))
                 return
-            _live(source, history, read_stacks)
+            _live(source, history)
 
 
-def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], str] | None) -> None:
+def _live(source: RecordSource, history: TopHistory) -> None:
     """Draw until the user ends it."""
     if not (sys.stdout.isatty() and sys.stderr.isatty() and sys.stdin.isatty()):
         raise UsageError("top needs a terminal; top --once prints the figures, top --json for programs")
@@ -172,14 +167,7 @@ def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], s
     Progress.close_all()
     # Without this, Textual reads from a closed terminal in a busy loop.
     signal.signal(signal.SIGHUP, lambda *_: os._exit(128 + signal.SIGHUP))
-    TopApp(source, history, read_stacks).run()
-
-
-def _stacks(located: LocatedJob, search: JobSearch, options: Top) -> str:
-    """The stacks of a job's ranks, over new connections."""
-    with job_hosts(state_of(located), search, options) as (_, channels, silent):
-        gathered = gather_stacks(located.state.job, channels)
-    return str(replace(gathered, problems={**gathered.problems, **silent}))
+    TopApp(source, history).run()
 
 
 @contextlib.contextmanager

@@ -89,14 +89,13 @@ def _progress(history: TopHistory, moment: Moment) -> list[str]:
     training, printed = history.training, history.reporter
     step = training.step if training else printed.step if printed else None
     loss = training.loss if training else printed.loss if printed else None
-    rate = next((point.rate for point in reversed(history.course) if point.rate is not None), None)
     left = _time_left(history, printed, moment) if printed else None
     unit = "samples/s" if history.rate_of_samples else "steps/s"
     return [
         f"about {duration(round(left))} left" if left is not None else "",
         f"step {step}" if step is not None else "",
         f"loss {loss:.4g}" if loss is not None else "",
-        f"{number(rate, 3)} {unit}" if rate is not None else "",
+        f"{number(history.rate, 3)} {unit}" if history.rate is not None else "",
         f"{duration(training.step_seconds)} a step" if training and training.step_seconds else "",
     ]
 

@@ -14,8 +14,6 @@ from ...core.text.text import count
 from .notes import Judge, Note, gpu_share
 from .top_history import HostTrack, RankTrack, TopHistory
 
-SORTS = ("trouble", "name", "cpu", "memory", "gpu")
-
 
 class Span(NamedTuple):
     """A part of a line; `style`: plain, dim, title, heading, focus, mark, odd or bad."""
@@ -40,7 +38,6 @@ class View:
 
     ranks: bool = False
     """The keys act on the ranks, not on the hosts."""
-    sort: str = "trouble"
     wanted: str = ""
     """Only hosts and ranks whose name, note or last line has this."""
     chosen: str = ""
@@ -51,8 +48,6 @@ class View:
     """The first line of the table or text that the screen shows."""
     help: bool = False
     """The list of keys, in place of the panels."""
-    text: tuple[str, ...] = ()
-    """Lines in place of the panels: the stacks of the ranks."""
 
 
 def line(width: int, *spans: Span, key: str = "") -> ScreenLine:
@@ -117,9 +112,8 @@ def has(wanted: str, text: str, note: Note | None) -> bool:
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = "▁▂▃▄▅▆▇█"
-# For terminals without UTF-8: the marks of bars, sparklines and curves.
-_ASCII = dict(zip(map(ord, f"{EIGHTHS[1:]}{LEVELS}│…"), "...:==##__..-=+#|~", strict=True))
-_ASCII |= {0x2800: " "} | dict.fromkeys(range(0x2801, 0x2900), "*")
+# For terminals without UTF-8: the marks of bars and sparklines.
+_ASCII = dict(zip(map(ord, f"{EIGHTHS[1:]}{LEVELS}…"), "...:==##__..-=+#~", strict=True))
 
 
 def in_ascii(text: str) -> str:
@@ -273,11 +267,11 @@ class RankTable(TrackTable[RankTrack]):
 
 
 def host_table(history: TopHistory, view: View, judge: Judge, width: int) -> HostTable:
-    """The hosts that pass the filter, in the order of the view."""
+    """The hosts that pass the filter, those in trouble first."""
     rows = [(track, judge.host(track)) for track in history.hosts.values()]
     if view.wanted:
         rows = [(track, note) for track, note in rows if has(view.wanted, track.name, note)]
-    rows.sort(key=lambda row: (_order(view.sort, *row), _natural(row[0].name)))
+    rows.sort(key=lambda row: (_order(row[1]), _natural(row[0].name)))
     name = _name_width(history, width)
     left = width - name - 1 - LEAST_NOTE
     return HostTable(_fitting(_host_columns(width), [*history.hosts.values()], left), name, width, rows)
@@ -315,7 +309,7 @@ def _host_columns(width: int) -> list[Column[HostTrack]]:
 
 
 def rank_table(history: TopHistory, view: View, judge: Judge, width: int) -> RankTable:
-    """The ranks that pass the filter, in the order of the view."""
+    """The ranks that pass the filter, those in trouble first."""
     rows = [(track, judge.rank(track)) for track in history.ranks.values()]
     if view.wanted:
         rows = [
@@ -323,7 +317,7 @@ def rank_table(history: TopHistory, view: View, judge: Judge, width: int) -> Ran
             for track, note in rows
             if has(view.wanted, f"rank {track.rank} {track.host} {track.last_line}", note)
         ]
-    rows.sort(key=lambda row: (_order(view.sort, *row), row[0].rank))
+    rows.sort(key=lambda row: (_order(row[1]), row[0].rank))
     name = _name_width(history, width)
     columns = _rank_columns(width, over=history.is_over)
     left = width - name - 7 - max(LEAST_LINE, width // 4)
@@ -387,16 +381,8 @@ def _watts(values: Sequence[float | None]) -> str:
     return "" if power is None else f"{power:.0f} W"
 
 
-def _order(sort: str, track: Track, note: Note | None) -> float:
-    """The greatest figure first; by name, all are equal."""
-    last = track.last
-    figures = {
-        "cpu": last.cpu if last else None,
-        "memory": last.memory if last else None,
-        "gpu": gpu_share(last) if isinstance(last, HostSample) else None,
-        "trouble": 2.0 if note and note.bad else 1.0 if note else 0.0,
-    }
-    return -(figures.get(sort) or 0.0)
+def _order(note: Note | None) -> int:
+    return 2 if note is None else 0 if note.bad else 1
 
 
 def _natural(name: str) -> tuple[object, ...]:

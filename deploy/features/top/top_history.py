@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from ...core.connect.requests.jobs import JobState
 from ...core.hosts.host_sample import HostSample, RankSample, TrainingSample
@@ -16,18 +15,9 @@ from ..why.stragglers import PaceLook
 
 KEPT = 64  # samples of a host or rank: the length of a sparkline
 KEPT_LINES, KEPT_PROGRESS, LONGEST_LINE = 200, 500, 500
+MOST_SEARCHED = 2000  # lines of one output in which figures are searched
 OWN_LINES = 20  # of the log of a rank from before the start that has no line of another rank
-KEPT_POINTS = 2000  # of the curves; then every other one is dropped
 PACE_SECONDS = 2.0  # between two looks at the pace of printed steps
-
-
-class TrainingPoint(NamedTuple):
-    """A point of the curves of loss and throughput."""
-
-    step: int | None
-    loss: float | None
-    rate: float | None
-    """Samples or steps in a second."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +119,10 @@ class TopHistory:
         self.training: TrainingSample | None = None
         self.reporter: RankTrack | None = None
         """The first rank that prints steps or losses: rank 0, of most programs."""
-        self.course: list[TrainingPoint] = []
-        """The training since the first record, by steps.jsonl, else by the lines of the reporter."""
+        self.rate: float | None = None
+        """The newest throughput, by steps.jsonl, else by the lines of the reporter."""
         self.rate_of_samples = False
-        """Whether the rates of the course are samples in a second, not steps."""
+        """Whether it is in samples in a second, not steps."""
         self.log: dict[str, set[int]] = {}
         """The last lines of all ranks, oldest first, each with the ranks that printed it."""
         self._pace: tuple[float, int] | None = None
@@ -203,21 +193,13 @@ class TopHistory:
                 rank.running = rank.rank in present
 
     def _train(self, training: TrainingSample) -> None:
-        """Add a point of steps.jsonl, which has more figures than the printed lines."""
+        """Take the figures of steps.jsonl, which has more of them than the printed lines."""
         if self.training is None:
-            self.course = []
-        elif self.training.step == training.step:
-            return
+            self.rate = None
         self.training = training
         seconds, samples = training.step_seconds, training.samples_per_second
         self.rate_of_samples = samples is not None
-        rate = samples if samples is not None else 1.0 / seconds if seconds else None
-        self._add_point(TrainingPoint(training.step, training.loss, rate))
-
-    def _add_point(self, point: TrainingPoint) -> None:
-        self.course.append(point)
-        if len(self.course) > KEPT_POINTS:
-            del self.course[1:-1:2]
+        self.rate = samples if samples is not None else 1.0 / seconds if seconds else self.rate
 
     def _take_pace(self, look: PaceLook) -> None:
         if look.attempt == self._attempt:
@@ -230,7 +212,7 @@ class TopHistory:
     def _begin_again(self, attempt: int) -> None:
         """Forget the ranks of an earlier attempt, and the hosts that are no longer used."""
         self._attempt, self.ranks, self.training = attempt, {}, None
-        self.course, self.reporter, self._pace = [], None, None
+        self.rate, self.reporter, self._pace = None, None, None
         self.log.clear()
         used = self.job.hosts if self.job else ()
         self.hosts = {name: track for name, track in self.hosts.items() if not used or name in used}
@@ -244,7 +226,7 @@ class TopHistory:
         rank.lines.extend(printed_lines)
         rank.printed = None if printed.old else heard
         self._log(rank.rank, printed_lines[-KEPT_LINES:], old=printed.old)
-        for line in printed_lines[-KEPT_POINTS:]:
+        for line in printed_lines[-MOST_SEARCHED:]:
             self._figures(rank, line, heard)
 
     def _log(self, rank: int, lines: list[str], *, old: bool) -> None:
@@ -275,17 +257,17 @@ class TopHistory:
             return
         if self.reporter is None or rank.rank < self.reporter.rank:
             self.reporter, self._pace = rank, None
-            self.course = self.course if self.training else []
+            self.rate = self.rate if self.training else None
         if self.training is None and rank is self.reporter:
-            self._printed_point(rank, figures.loss, heard)
+            self._printed_rate(rank, heard)
 
-    def _printed_point(self, rank: RankTrack, loss: float | None, heard: float) -> None:
-        rate = None
-        if rank.printed is not None and rank.step is not None:
-            since, before = self._pace or (heard, rank.step)
-            if heard - since >= PACE_SECONDS or rank.step < before:
-                rate = (rank.step - before) / (heard - since) if rank.step > before else None
-                since, before = heard, rank.step
-            self._pace = since, before
-        if loss is not None or rate is not None:
-            self._add_point(TrainingPoint(rank.step, loss, rate))
+    def _printed_rate(self, rank: RankTrack, heard: float) -> None:
+        """Measure the pace of the printed steps."""
+        if rank.printed is None or rank.step is None:
+            return
+        since, before = self._pace or (heard, rank.step)
+        if heard - since >= PACE_SECONDS or rank.step < before:
+            if rank.step > before:
+                self.rate = (rank.step - before) / (heard - since)
+            since, before = heard, rank.step
+        self._pace = since, before

@@ -1,21 +1,17 @@
 """The screen of `muster top` as a pure function of the records so far, the user's view, and its size.
 
-From the top: alarms, the job, its curves, the hosts, the ranks, the end of the log, the keys. A small screen
-has a line in place of a table, and no curves; on a large one, the curves have a quarter of the
-rows, and the log gets those that are left.
+From the top: alarms, the job, the hosts, the ranks, the end of the log, the keys. A small screen has a line
+in place of a table; on a large one, the log gets the rows that are left.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import NamedTuple
 
-from ...core.text.columns import cells
 from ...core.text.terminal import harmless
-from ...core.text.text import count, duration, number, ranges, size, span
+from ...core.text.text import count, duration, ranges, size, span
 from .head import Moment, alarm_lines, job_lines
 from .notes import Judge, Note, gpu_share
 from .screen_lines import (
@@ -25,7 +21,6 @@ from .screen_lines import (
     Span,
     View,
     bar,
-    fit,
     heading,
     host_table,
     joined,
@@ -71,7 +66,7 @@ def host_in_full(history: TopHistory, track: HostTrack, judge: Judge, width: int
         text = f"{bar(gpu.utilisation, 20)} {short_percent(gpu.utilisation):>4} {figures}"
         number, model = Span(f"{f'GPU {gpu.index}':<10}", "dim"), Span(f"  {gpu.name or ''}", "dim")
         lines.append(line(width, number, Span(text), model))
-    ranks = rank_table(history, View(sort="name"), judge, width)
+    ranks = rank_table(history, View(), judge, width)
     own = [ranks.line(index) for index, (rank, _) in enumerate(ranks.rows) if rank.host == track.name]
     return [*lines, *([ScreenLine(()), ranks.heading()] if own else []), *own]
 
@@ -143,123 +138,7 @@ def state_of_rest(notes: Sequence[Note | None]) -> str:
     return ", ".join(filter(None, parts)) or "all well"
 
 
-LEAST_POINTS = 3
-# The bits of a braille pattern: two columns of four dots, from the top.
-_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-
-
-class Curve(NamedTuple):
-    """Values in the order of their time."""
-
-    title: str
-    values: tuple[float, ...]
-    text: Callable[[float], str]
-    """A value with its unit."""
-    begin: str
-    end: str
-    """The labels below its first and last value."""
-    from_zero: bool = True
-    """Whether the axis begins at zero, not at the least value."""
-
-
-def curves_of(history: TopHistory) -> list[Curve]:
-    """The curves of loss and throughput, else those of the hosts; fewer if there are no figures yet."""
-    unit = "samples/s" if history.rate_of_samples else "steps/s"
-    losses = [(point.step, point.loss) for point in history.course if point.loss is not None]
-    rates = [(point.step, point.rate) for point in history.course if point.rate is not None]
-    curves = [
-        _over_steps("loss", losses, number, from_zero=False),
-        _over_steps("throughput", rates, lambda value: f"{number(value, 3)} {unit}", from_zero=True),
-    ]
-    shown = [curve for curve in curves if len(curve.values) >= LEAST_POINTS]
-    return shown or [curve for curve in _host_curves(history) if len(curve.values) >= LEAST_POINTS]
-
-
-def _over_steps(
-    title: str, points: Sequence[tuple[int | None, float]], text: Callable[[float], str], *, from_zero: bool
-) -> Curve:
-    steps = [f"step {step}" for step, _ in points if step is not None] or ["", "now"]
-    return Curve(title, tuple(value for _, value in points), text, steps[0], steps[-1], from_zero)
-
-
-def _host_curves(history: TopHistory) -> list[Curve]:
-    tracks = [[*track.samples] for track in history.hosts.values() if track.samples]
-    longest = max((len(samples) for samples in tracks), default=0)
-    # The samples of one turn: the newest of each host, the newest but one of each host, and so on.
-    turns = [[samples[-back] for samples in tracks if back <= len(samples)] for back in range(longest, 0, -1)]
-    cpu = [mean(sample.cpu for sample in turn) for turn in turns]
-    network = [sum((sample.net_in or 0.0) + (sample.net_out or 0.0) for sample in turn) for turn in turns]
-    begin = _ago(tracks[0][-1].at - tracks[0][0].at) if tracks else ""
-    end = "the end" if history.is_over else "now"
-    begin = f"{begin} before {end}" if history.is_over else f"{begin} ago"
-    percents = tuple(share for share in cpu if share is not None)
-    return [
-        Curve("CPU of all hosts", percents, short_percent, begin, end),
-        Curve("network of all hosts", tuple(network), short_rate, begin, end),
-    ]
-
-
-def _ago(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-def drawn(curves: Sequence[Curve], width: int, rows: int) -> list[ScreenLine]:
-    """The curves side by side, in so many rows."""
-    gap = 2
-    each = (width - gap * (len(curves) - 1)) // len(curves)
-    panels = [_panel(curve, each, rows) for curve in curves]
-    blank = Span(" " * gap)
-    return [
-        ScreenLine(tuple(span for part in parts for span in (*part, blank))[:-1])
-        for parts in zip(*panels, strict=True)
-    ]
-
-
-def _panel(curve: Curve, width: int, rows: int) -> list[tuple[Span, ...]]:
-    low = 0.0 if curve.from_zero else min(curve.values)
-    high = max(curve.values)
-    labels = [curve.text(high), *[""] * (rows - 4), curve.text(low) if low < high else ""]
-    left = max(map(cells, labels)) + 1
-    now = f"{curve.title} {curve.text(curve.values[-1])}"
-    extreme = f", lowest {curve.text(low)}" if not curve.from_zero else f", highest {curve.text(high)}"
-    plot = _braille(_buckets(curve.values, 2 * (width - left - 1)), low, high, rows - 2)
-    below = padded(curve.begin, width - left - 1 - cells(curve.end)) + curve.end
-    return [
-        (Span(padded(fit(now + extreme, width), width), "heading"),),
-        *(
-            (Span(f"{padded(label, left - 1, right=True)} │", "dim"), Span(row, "mark"))
-            for label, row in zip(labels, plot, strict=True)
-        ),
-        (Span(f"{' ' * (left + 1)}{below}", "dim"),),
-    ]
-
-
-def _buckets(values: Sequence[float], most: int) -> list[float]:
-    """So many values: the means of equal parts, or those on the lines between few values."""
-    if len(values) <= most:
-        positions = [index * (len(values) - 1) / (most - 1) for index in range(most)]
-        return [values[int(at)] + (values[math.ceil(at)] - values[int(at)]) * (at % 1) for at in positions]
-    bounds = [index * len(values) // most for index in range(most + 1)]
-    return [sum(values[first:last]) / (last - first) for first, last in pairwise(bounds)]
-
-
-def _braille(values: Sequence[float], low: float, high: float, rows: int) -> list[str]:
-    """A line through the values, in dots, of which a character has two by four."""
-    most = 4 * rows - 1
-    scale = most / (high - low) if high > low else 0.0  # all are equal: in the middle
-    heights = [most - round((value - low) * scale) if scale else most // 2 for value in values]
-    grid = [[0x2800] * (len(values) // 2) for _ in range(rows)]
-    before = heights[0]
-    for x, height in enumerate(heights[: 2 * len(grid[0])]):
-        step = 1 if height > before else -1
-        for y in {height, *range(before + step, height, step)}:
-            grid[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
-        before = height
-    return ["".join(map(chr, row)) for row in grid]
-
-
 PLAIN_COLUMNS = 120  # of --once
-ROWS_WITH_CURVES = 26
 ROWS_WITH_BOTH = 20  # for tables of hosts and of ranks; with fewer, one of them is a line
 ROWS_WITH_TITLE, LONGEST_LABEL = 5, 16  # of the log
 KEYS = {
@@ -268,8 +147,6 @@ KEYS = {
     "Enter": "the host or rank under the cursor in full",
     "Esc": "back; without a filter",
     "/": "only hosts and ranks with a text",
-    "o": "the next order: trouble, name, CPU, memory, GPU",
-    "s": "the stacks of all ranks",
     "?": "these keys",
     "q, Ctrl-C": "quit; the job continues",
 }
@@ -303,12 +180,10 @@ def frame(history: TopHistory, view: View, moment: Moment, width: int, rows: int
 
 
 def _in_full(history: TopHistory, view: View, judge: Judge, width: int) -> list[ScreenLine]:
-    """Lines in place of the panels: keys, stacks, a host or a rank; empty for the panels."""
+    """Lines in place of the panels: keys, a host or a rank; empty for the panels."""
     if view.help:
         names = max(map(len, KEYS)) + 2
         return [line(width, Span(padded(key, names), "title"), Span(what)) for key, what in KEYS.items()]
-    if view.text:
-        return [line(width, Span(text)) for text in view.text]
     if view.chosen.startswith("rank ") and (rank := history.ranks.get(int(view.chosen[5:]))):
         return rank_in_full(rank, judge, width)
     if host := history.hosts.get(view.chosen):
@@ -320,7 +195,7 @@ def key_line(view: View, width: int, *, full: bool) -> ScreenLine:
     """The keys that act now."""
     other = "hosts" if view.ranks else "ranks"
     keys = [("q", "quit"), ("Esc", "back")] if full else [("q", "quit"), ("Tab", other), ("Enter", "in full")]
-    more = [("/", "filter"), ("o", f"order: {view.sort}"), ("s", "stacks"), ("?", "keys")]
+    more = [("/", "filter"), ("?", "keys")]
     if view.wanted:
         keys, more[0] = [("Esc", f"ends the filter: {view.wanted}"), *keys], ("/", "change it")
     return line(
@@ -330,7 +205,7 @@ def key_line(view: View, width: int, *, full: bool) -> ScreenLine:
 
 
 class _Panels:
-    """Curves, hosts, ranks and log in so many rows."""
+    """Hosts, ranks and log in so many rows."""
 
     def __init__(self, history: TopHistory, view: View, judge: Judge, width: int, rows: int) -> None:
         self.history, self.view, self.judge, self.width = history, view, judge, width
@@ -338,15 +213,13 @@ class _Panels:
         self.ranks = rank_table(history, view, judge, width)
         self.is_in_ranks = view.ranks and bool(history.ranks)
         """Whether the cursor is in the table of the ranks."""
-        self.curves = curves_of(history)[: 2 if width >= 100 else 1] if rows >= ROWS_WITH_CURVES else []
-        self.curve_rows, self.host_rows, self.rank_rows, self.log_rows = self._rows(rows)
+        self.host_rows, self.rank_rows, self.log_rows = self._rows(rows)
 
-    def _rows(self, rows: int) -> tuple[int, int, int, int]:
+    def _rows(self, rows: int) -> tuple[int, int, int]:
         """How many rows each panel gets."""
-        curves = rows // 4 if self.curves else 0
         lines = len(self.history.log)
         log = min(lines, max(1, rows // 6)) if lines else 0
-        left = rows - curves - log
+        left = rows - log
         hosts = 1 + max(1, len(self.hosts.rows))
         ranks = 1 + max(1, len(self.ranks.rows)) if self.history.ranks else 0
         focused, other = (ranks, hosts) if self.is_in_ranks else (hosts, ranks)
@@ -357,12 +230,12 @@ class _Panels:
         spare = left - focused - other
         more_log = min(spare, max(0, lines + 1 - log))
         hosts, ranks = (other, focused) if self.is_in_ranks else (focused, other)
-        return curves, hosts, ranks, log + more_log
+        return hosts, ranks, log + more_log
 
     def frame(self) -> Frame:
         """The panels; the cursor is in one of the tables."""
         view, width = self.view, self.width
-        lines = drawn(self.curves, width, self.curve_rows) if self.curves else []
+        lines: list[ScreenLine] = []
         body = Frame([])
         for table, rows in ((self.hosts, self.host_rows), (self.ranks, self.rank_rows)):
             focus = (table is self.ranks) == self.is_in_ranks
