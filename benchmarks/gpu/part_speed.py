@@ -150,16 +150,16 @@ def by_command(recorder: Recorder, proof: Proof, folder: Path, medians: dict[str
 
 
 def collectives(recorder: Recorder, proof: Proof, folder: Path, program: Path | str) -> None:
-    """Time all_reduce at one rank, by Muster and by nccl-tests; `program` may be why there is none."""
+    """Time all_gather at one rank, by Muster and by nccl-tests; `program` may be why there is none."""
     backend, last = ("nccl", LAST) if proof.on_gpu else ("gloo", "1M")
-    words = ["all_reduce", "--backend", backend, "--np", "1", "-b", FIRST, "-e", last, "-f", "4", "--json"]
+    words = ["all_gather", "--backend", backend, "--np", "1", "-b", FIRST, "-e", last, "-f", "4", "--json"]
     rows = json.loads(muster(folder, "bench", "collectives", *words, proof=proof))["rows"]
-    ours = {row["size"]: row["out_of_place"]["algbw"] for row in rows}
+    ours = {row["size"]: row["algbw"] for row in rows}
     largest = max(ours)
     recorder.figure(
-        f"bench collectives, all_reduce of {largest / MIB:.0f} MiB", ours[largest], "GB/s", note=backend
+        f"bench collectives, all_gather of {largest / MIB:.0f} MiB", ours[largest], "GB/s", note=backend
     )
-    wrong = sum(row[place]["wrong"] or 0 for row in rows for place in ("out_of_place", "in_place"))
+    wrong = sum(row["wrong"] for row in rows)
     recorder.check("bench collectives: wrong elements", wrong == 0, wrong)
     name = "bench collectives to nccl-tests"
     if isinstance(program, str):
@@ -185,7 +185,7 @@ def of_nccl_tests(text: str) -> dict[int, float]:
 def start_build(folder: Path) -> subprocess.Popen[str] | str:
     """Begin to compile nccl-tests against the NCCL of torch's wheel; or why not."""
     source, nvcc, nccl = ROOT / ".gpu/nccl-tests", shutil.which("nvcc"), nccl_folder()
-    if not (source / "src/all_reduce.cu").is_file():
+    if not (source / "src/all_gather.cu").is_file():
         return "there is no .gpu/nccl-tests"
     if nvcc is None or nccl is None or not shutil.which("make"):
         return "there is no NCCL of torch's wheel" if nccl is None else "there is no nvcc, or no make"
@@ -199,7 +199,7 @@ def start_build(folder: Path) -> subprocess.Popen[str] | str:
     answer = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=COMMAND_SECONDS).stdout
     number = answer.split()[0].replace(".", "")  # torch would make a context, and no launch would get the GPU
     target = f"-gencode=arch=compute_{number},code=sm_{number}"
-    program = folder / "build/all_reduce_perf"
+    program = folder / "build/all_gather_perf"
     argv = ["make", "-j", "8", "-C", str(source / "src"), "MPI=0", f"CUDA_HOME={cuda}", f"NCCL_HOME={home}"]
     argv += [f"NVCC_GENCODE={target}", f"BUILDDIR={program.parent}", str(program)]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -216,7 +216,7 @@ def built(building: subprocess.Popen[str] | str, folder: Path, proof: Proof) -> 
         return f"nccl-tests was not compiled in {BUILD_SECONDS:.0f} s more"
     if building.returncode:
         return f"nccl-tests was not compiled: {text[-300:]}"
-    return folder / "build/all_reduce_perf"
+    return folder / "build/all_gather_perf"
 
 
 def nccl_folder() -> Path | None:

@@ -18,6 +18,10 @@ REMOVED: Mapping[str, str] = {
     "launch --metrics": "use node_exporter, the GPU vendor's exporter and `runs/JOB/events.jsonl`",
     "top --metrics": "use node_exporter and the GPU vendor's exporter",
     "check --html": "use its text or `--json`",
+    **dict.fromkeys(
+        (f"bench collectives --{name}" for name in ("op", "root", "check", "stepbytes")),
+        "leave it out: sums, root 0, checked results, and a factor from one size to the next",
+    ),
     "bench links --html": "use its text, which names slow links, or `--json`",
     "launch --slurm-login": "log in to the login node, and launch there",
     "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",

@@ -44,7 +44,7 @@ DATA_LIST = "`muster data list --json` prints an object with a list of data sets
 DATA_VERIFY = "`muster data verify --json` prints an object with an entry for each host."
 TOP = "`muster top --json` prints each host and rank with its [newest sample](samples.md)."
 BENCH_LINKS = "`muster bench links --json` prints these fields; files in `.muster/bench` end with `links`."
-BENCH_SWEEP = "`muster bench collectives --json` prints [the columns of nccl-tests](../bench.md)."
+BENCH_SWEEP = "`muster bench collectives --json` prints a row for each [operation and size](../bench.md)."
 BENCH_HOSTS = "`muster bench hosts --json` prints these fields; files in `.muster/bench` end with `figures`."
 IMAGE = "`muster image check --json` prints the results of the image's own checks."
 
@@ -221,10 +221,8 @@ DOCUMENTS = (
         (
             *(("job", "str"), ("ranks", "int"), ("backend", "str"), ("device", "str")),
             *(("rows[].operation", "str"), ("rows[].size", "int"), ("rows[].count", "int")),
-            *(("rows[].type", "str"), ("rows[].redop", "str"), ("rows[].root", "int")),
-            *(("rows[].out_of_place", "dict"), ("rows[].in_place", "dict")),
-            *(("rows[].in_place.time_us", "float"), ("rows[].in_place.algbw", "float")),
-            *(("rows[].in_place.busbw", "float"), ("rows[].in_place.wrong", "int | None")),
+            *(("rows[].type", "str"), ("rows[].time_us", "float"), ("rows[].algbw", "float")),
+            *(("rows[].busbw", "float"), ("rows[].wrong", "int")),
             ("refused", "dict"),
         ),
     ),
@@ -273,14 +271,10 @@ MEANINGS = {
     "rows[].size": "bytes",
     "rows[].count": "elements of a rank, or of each part",
     "rows[].type": "the type, by its name in nccl-tests",
-    "rows[].redop": "the reduction, or `none`",
-    "rows[].root": "the root, or -1",
-    "rows[].out_of_place": "the figures with one buffer to send and another to receive; fields as below",
-    "rows[].in_place": "the figures with one buffer",
-    "rows[].in_place.time_us": "microseconds of a call, the mean over calls and ranks",
-    "rows[].in_place.algbw": "size / time, in GB/s (1e9 bytes)",
-    "rows[].in_place.busbw": "bus bandwidth, in GB/s",
-    "rows[].in_place.wrong": "wrong elements, on all ranks; null if they were not checked",
+    "rows[].time_us": "microseconds of a call, the mean over calls and ranks",
+    "rows[].algbw": "size / time, in GB/s (1e9 bytes)",
+    "rows[].busbw": "bus bandwidth, in GB/s",
+    "rows[].wrong": "wrong elements, on all ranks",
     "refused": "the operations that the backend refuses, each with its message",
     "figures": "for each host of `hosts` a list of objects with `name`, `value` and `unit`; larger is better",
     "SlowHost.host": "the host",

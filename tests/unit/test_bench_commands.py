@@ -134,15 +134,13 @@ def test_a_mistake_ends_with_2_before_anything_runs(
     assert launches.jobs == []
 
 
-def test_options_of_nccl_tests_reach_the_program(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_a_sweep_reach_the_program(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = Launches({"sweep": {}})
     monkeypatch.setattr(bench, "run_benchmark", launches)
-    assert run("bench collectives reduce_scatter -e 1G --np 5 -o max -c 0") == 0
+    assert run("bench collectives reduce_scatter -e 1G --np 5 -d half") == 0
     (job,) = launches.jobs
     assert job.np == 5
-    assert {"--operations=reduce_scatter", f"--maxbytes={1 << 30}", "--op=max", "--check=0"} <= {
-        *job.program.args
-    }
+    assert {"--operations=reduce_scatter", f"--maxbytes={1 << 30}", "--datatype=half"} <= {*job.program.args}
 
 
 def test_what_ended_the_job_comes_before_what_it_did_not_print(

@@ -21,7 +21,7 @@ MOST: Mapping[str, int] = {
     "deploy/core/text": 961,
     "deploy/core/wire": 1_731,
     "deploy/features/adhoc": 1_040,
-    "deploy/features/bench": 2_335,
+    "deploy/features/bench": 2_100,
     "deploy/features/check": 1_677,
     "deploy/features/clean": 400,
     "deploy/features/containers": 1_242,

@@ -56,9 +56,9 @@ JUDGED_ALL_THE_SAME = ("put --file", "init --folder")
 MEANINGFUL: Sequence[tuple[str, Sequence[str], str]] = (
     ("launch --max-restarts, launch --stall-timeout, launch --max-log", "0", "the help says so"),
     ("launch --grace, stop --grace", "0", "no time to save"),
-    ("launch --gpus, bench.collectives --check", "0", "the help says so"),
+    ("launch --gpus", "0", "the help says so"),
     ("launch --wait", "0", "no seconds"),
-    ("launch --rank, logs --rank, eval --rank, bench.collectives --root", "0", "the first"),
+    ("launch --rank, logs --rank, eval --rank", "0", "the first"),
     ("forward --rank", "0", "the first"),
     ("forward --port", "0", "any free port"),
     ("bench.collectives --warmup-iters", "0", "no calls before the timed ones"),

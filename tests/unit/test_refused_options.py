@@ -64,12 +64,8 @@ REFUSED = {
         "--include node1": "--include is for hosts without a job: muster top --hosts FILE --include ...",
     },
     "bench collectives": {
-        "-f 2 -i 1M": "--stepbytes needs --stepfactor 1, got 2; leave one of them out",
         "-b 2M -e 1M": "--minbytes 2M is above --maxbytes 1M",
         "-b 0": "--minbytes 0: write a number of bytes such as 500M or 8G",
-        "-r 1 all_reduce": "--root 1 is for broadcast, reduce, gather, scatter; leave it out",
-        "-o max all_gather": "--op max is for all_reduce, reduce, reduce_scatter; leave it out",
-        "-r 3 broadcast": "--root 3: the job has the ranks 0 to 2",
     },
     "image build cpu": {
         "--source .": "--source: the target cpu compiles nothing; it takes the distribution's packages",

@@ -12,12 +12,11 @@ from typing import Annotated, Any, TypeVar
 
 from ...cli.command import Exit
 from ...cli.inventory import inventory_of, with_source
-from ...cli.shared import require_rank, runs_of, write_json
+from ...cli.shared import runs_of, write_json
 from ...core.decode import MALFORMED, AtMost, Between
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.hosts.slots import counted_slots
 from ...core.plan.flags import flag
-from ...core.plan.launcher import place_ranks
 from ...core.plan.spec import size
 from ...core.text.terminal import harmless_lines
 from ...core.wire.durable import write_atomically
@@ -115,40 +114,24 @@ def read(path: Path, kind: type[Result]) -> Result | None:
         raise UsageError(f"{path}: not a result of muster bench: {error}; remove the file") from None
 
 
-OPERATIONS = (
-    *("all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter"),
-    *("alltoall", "gather", "scatter", "sendrecv", "hypercube"),
-)
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
-REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-TYPES = ("int8", "uint8", "int32", "int64", "half", "bfloat16", "float", "double")
-REDUCTIONS = ("sum", "prod", "max", "min", "avg")
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
+TYPES = ("half", "bfloat16", "float", "double")
 MOST_ROWS = 10_000
 Positive = Annotated[float, Between(0, 1e15)]
 
 
 @dataclass(frozen=True)
-class CallFigures:
-    """Microseconds of a call, GB/s, and wrong elements; None if they were not checked."""
-
-    time_us: Positive
-    algbw: Positive
-    busbw: Positive
-    wrong: Count | None
-
-
-@dataclass(frozen=True)
 class Row:
-    """One size of one operation, in the columns of nccl-tests."""
+    """One size of one operation: bytes, elements, microseconds of a call, GB/s, and wrong elements."""
 
     operation: Word
     size: Count
     count: Count
     type: Word
-    redop: Word
-    root: Annotated[int, Between(-1, 1 << 20)]
-    out_of_place: CallFigures
-    in_place: CallFigures
+    time_us: Positive
+    algbw: Positive
+    busbw: Positive
+    wrong: Count
 
 
 @dataclass(frozen=True)
@@ -266,7 +249,7 @@ def _kept(path: Path, before: Kept | None) -> str:
 class BenchCollectives(BenchOptions):
     """Time collective operations over sizes, and check their results.
 
-    Options and columns are those of nccl-tests; any backend, CPUs and GPUs. Ends with 1 if a result is wrong.
+    Options have the names of nccl-tests; any backend, CPUs and GPUs. Ends with 1 if a result is wrong.
     """
 
     operation: tuple[str, ...] = flag(
@@ -274,24 +257,10 @@ class BenchCollectives(BenchOptions):
     )
     minbytes: str = flag("8", "the first size: 8, 1M, 1G (default: 8)", "BYTES", also=("-b",))
     maxbytes: str = flag("32M", "the last size (default: 32M)", "BYTES", also=("-e",))
-    stepfactor: int = flag(
-        0, "from one size to the next (default: 2); 1: add --stepbytes", "N", least=1, also=("-f",)
-    )
-    stepbytes: str = flag(
-        "", "added from one size to the next, instead of a factor (default: 1M)", "BYTES", also=("-i",)
-    )
+    stepfactor: int = flag(2, "from one size to the next (default: 2)", "N", least=2, also=("-f",))
     iters: int = flag(20, "timed calls of each size (default: 20)", "N", least=1, also=("-n",))
     warmup_iters: int = flag(5, "calls before them (default: 5)", "N", least=0, also=("-w",))
-    op: str = flag("sum", f"the reduction: {', '.join(REDUCTIONS)}", "NAME", also=("-o",), choices=REDUCTIONS)
     datatype: str = flag("float", f"the type: {', '.join(TYPES)}", "TYPE", also=("-d",), choices=TYPES)
-    root: int = flag(
-        0,
-        "the rank that broadcasts, reduces, gathers and scatters (default: 0)",
-        "RANK",
-        least=0,
-        also=("-r",),
-    )
-    check: int = flag(1, "check the results (default: 1); 0: do not", "0 or 1", least=0, most=1, also=("-c",))
     np: int = flag(0, "number of ranks (default: all slots)", "N", least=1)
     per_host: int = flag(0, "number of ranks on each host (default: its slots)", "N", least=1)
 
@@ -302,7 +271,6 @@ class BenchCollectives(BenchOptions):
             listed, _ = counted_slots(inventory.hosts, {}, self.per_host)
             spec = spec_of(inventory, listed, SWEEP, [*args, *(["--json"] if self.json else [])], self)
             spec = replace(spec, np=self.np)
-            require_rank(self.root, sum(place_ranks(listed, spec).counts.values()), "--root")
             ran = run_benchmark(spec, inventory, runs_of(self.runs), table=not self.json)
         if self.json and ran.printed.get(0):
             write_json(_swept(ran))
@@ -310,30 +278,17 @@ class BenchCollectives(BenchOptions):
 
     def _arguments(self) -> dict[str, object]:
         """The options of the tool. `UsageError` for those that do not go together."""
-        names = self.operation or OPERATIONS
-        if self.root and not {*names} & {*ROOTED}:
-            raise UsageError(f"--root {self.root} is for {', '.join(ROOTED)}; leave it out")
-        if self.op != REDUCTIONS[0] and not {*names} & {*REDUCING}:
-            raise UsageError(f"--op {self.op} is for {', '.join(REDUCING)}; leave it out")
-        if self.stepfactor > 1 and self.stepbytes:
-            raise UsageError(
-                f"--stepbytes needs --stepfactor 1, got {self.stepfactor}; leave one of them out"
-            )
         least, most = size("--minbytes", self.minbytes, least=1), size("--maxbytes", self.maxbytes, least=1)
         if least > most:
             raise UsageError(f"--minbytes {self.minbytes} is above --maxbytes {self.maxbytes}")
         return {
-            "operations": ",".join(names),
+            "operations": ",".join(self.operation or OPERATIONS),
             "minbytes": least,
             "maxbytes": most,
-            "stepfactor": self.stepfactor or (1 if self.stepbytes else 2),
-            "stepbytes": size("--stepbytes", self.stepbytes or "1M", least=1),
+            "stepfactor": self.stepfactor,
             "iters": self.iters,
             "warmup-iters": self.warmup_iters,
-            "op": self.op,
             "datatype": self.datatype,
-            "root": self.root,
-            "check": self.check,
         }
 
 

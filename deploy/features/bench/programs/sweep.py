@@ -1,7 +1,7 @@
-"""Time the collective operations over sizes, and check their results: options and columns of nccl-tests.
+"""Time the collective operations over sizes, and check their results: by the names of nccl-tests.
 
     muster bench collectives all_reduce -b 8 -e 128M -f 2
-    torchrun --nproc-per-node 8 -m muster.deploy.features.bench.programs.sweep -e 1G -f 2
+    torchrun --nproc-per-node 8 -m muster.deploy.features.bench.programs.sweep -e 1048576
     mpirun -np 4 python -m muster.deploy.features.bench.programs.sweep --backend mpi --json
     python -m muster.deploy.features.bench.programs.sweep --spawn 2
 
@@ -12,7 +12,6 @@ result is wrong. What a backend refuses is said in a comment, and is no failure.
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -25,22 +24,14 @@ from muster.train.job.hardware import wait_for_gpu
 from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
 
 from .outcomes import REFUSED, RIGHT, first_line, together
-from .timed_operations import OPERATIONS, REDUCTIONS, TYPES, Case, Prepared, Timed
+from .timed_operations import OPERATIONS, TYPES, Case, Prepared, Timed
 from .tool import run
 
-_WHAT = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}"
-_TITLES = "{:>7}  {:>6}  {:>6} {:>6}"
-_UNITS = "{:>7}  {:>6}  {:>6}  {:>5}"
 HEADS = (
-    f"{_WHAT}           out-of-place                       in-place          ".format(*[""] * 5),
-    f"{_WHAT}  {_TITLES}  {_TITLES}".format(
-        *("size", "count", "type", "redop", "root"), *("time", "algbw", "busbw", "#wrong") * 2
-    ),
-    f"{_WHAT}  {_UNITS}  {_UNITS}".format(
-        *("(B)", "(elements)", "", "", ""), *("(us)", "(GB/s)", "(GB/s)", "") * 2
-    ),
+    "#       size         count      type     time    algbw    busbw  #wrong",
+    "#        (B)    (elements)               (us)   (GB/s)   (GB/s)        ",
 )
-"""The heads of the columns, in the widths of nccl-tests."""
+"""The heads of the columns, with the names and units of nccl-tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,35 +44,25 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """Microseconds of a call, GB/s (1e9 bytes), and wrong elements on all ranks; None if not checked."""
-
-    time_us: float
-    algbw: float
-    busbw: float
-    wrong: int | None
-
-    def __str__(self) -> str:
-        wrong = "N/A" if self.wrong is None else str(self.wrong)
-        return f"  {duration(self.time_us):>7}  {self.algbw:6.2f}  {self.busbw:6.2f}  {wrong:>5}"
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
-    """One size of one operation: bytes, and elements of each rank's part. No root is -1."""
+    """One size of one operation: bytes, and elements of each rank's part; microseconds of a call, GB/s.
+
+    `wrong`: wrong elements on all ranks.
+    """
 
     operation: str
     size: int
     count: int
     type: str
-    redop: str
-    root: int
-    out_of_place: Figures
-    in_place: Figures
+    time_us: float
+    algbw: float
+    busbw: float
+    wrong: int
 
     def __str__(self) -> str:
-        what = f"{self.size:12d}  {self.count:12d}  {self.type:>8}  {self.redop:>6}  {self.root:6d}"
-        return f"{what}{self.out_of_place}{self.in_place}"
+        what = f"{self.size:12d}  {self.count:12d}  {self.type:>8}"
+        speed = f"{duration(self.time_us):>7}  {self.algbw:7.2f}  {self.busbw:7.2f}"
+        return f"{what}  {speed}  {self.wrong:6d}"
 
 
 def duration(microseconds: float) -> str:
@@ -100,7 +81,7 @@ class Printer:
 
     def begin(self, about: About, hosts: Sequence[str], settings: str) -> None:
         """Say what is measured, and where each rank is."""
-        self._line(f"# nThread 1 nGpus 1 {settings}")
+        self._line(f"# {settings}")
         self._line(f"#\n# Using {about.backend} on {about.device}, {about.ranks} ranks")
         for rank, host in enumerate(hosts):
             self._line(f"#  Rank {rank:2d} Job  0 on {host:>10} device {about.device}")
@@ -114,9 +95,8 @@ class Printer:
 
     def row(self, row: Row) -> None:
         """Print a row."""
-        for figures in (row.out_of_place, row.in_place):
-            self._bus.append(figures.busbw)
-            self.wrong += figures.wrong or 0
+        self._bus.append(row.busbw)
+        self.wrong += row.wrong
         self._line(str(row))
 
     def refused(self, name: str, message: str) -> None:
@@ -147,7 +127,7 @@ class JsonPrinter(Printer):
 
     def row(self, row: Row) -> None:
         """Print a row."""
-        self.wrong += (row.out_of_place.wrong or 0) + (row.in_place.wrong or 0)
+        self.wrong += row.wrong
         self._line(json.dumps({"bench": "collective", **asdict(row)}))
 
     def refused(self, name: str, message: str) -> None:
@@ -163,46 +143,31 @@ def printer_for(as_json: bool, *, print_it: bool) -> Printer:
     return (JsonPrinter if as_json else Printer)(print_it=print_it)
 
 
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 NAMES = tuple(each.name for each in OPERATIONS)
-
-
-def size(text: str) -> int:
-    """Return the bytes of `128M`; -1 for something else."""
-    match = re.fullmatch(r"(\d{1,12})([KMG]?)B?", text.upper())
-    return int(match[1]) * UNITS[match[2]] if match else -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepConfig(RankOptions):
-    """Time collective operations over sizes, with the options and columns of nccl-tests."""
+    """Time collective operations over sizes, with names of nccl-tests."""
 
     timeout: float = option(RANKS, 120.0, "seconds to wait for other ranks")
     operations: str = option(OUTPUT, ",".join(NAMES), f"which, with commas between them: {', '.join(NAMES)}")
-    minbytes: str = option(OUTPUT, "8", "the first size", also=("-b",))
-    maxbytes: str = option(OUTPUT, "32M", "the last size", also=("-e",))
-    stepfactor: int = option(OUTPUT, 2, "from one size to the next; 1: add --stepbytes", also=("-f",))
-    stepbytes: str = option(OUTPUT, "1M", "added from one size to the next", also=("-i",))
+    minbytes: int = option(OUTPUT, 8, "the first size, in bytes", also=("-b",))
+    maxbytes: int = option(OUTPUT, 1 << 25, "the last size, in bytes", also=("-e",))
+    stepfactor: int = option(OUTPUT, 2, "from one size to the next", also=("-f",))
     iters: int = option(OUTPUT, 20, "timed calls of each size", also=("-n",))
-    warmup_iters: int = option(
-        OUTPUT, 5, "calls before them, of the last and the first size", also=("-w", "--warmup_iters")
-    )
-    op: str = option(OUTPUT, "sum", "the reduction", choices=tuple(REDUCTIONS), also=("-o",))
+    warmup_iters: int = option(OUTPUT, 5, "calls before them, of the last and the first size", also=("-w",))
     datatype: str = option(OUTPUT, "float", "the type", choices=tuple(TYPES), also=("-d",))
-    root: int = option(OUTPUT, 0, "the rank that broadcasts, reduces, gathers and scatters", also=("-r",))
-    check: int = option(OUTPUT, 1, "check the results; 0: do not", also=("-c",))
     json: bool = option(OUTPUT, False, "for programs: JSON lines instead of the table")
 
     def wrong(self) -> list[str]:
-        sizes = {name: size(getattr(self, name)) for name in ("minbytes", "maxbytes", "stepbytes")}
         unknown = [name for name in self.operations.split(",") if name not in NAMES]
         rules = [
-            *((f"--{name}", getattr(self, name), n >= 1, "bytes: 8, 128M") for name, n in sizes.items()),
-            ("--maxbytes", self.maxbytes, sizes["maxbytes"] >= sizes["minbytes"], "--minbytes or more"),
-            ("--stepfactor", self.stepfactor, self.stepfactor >= 1, "at least 1"),
+            ("--minbytes", self.minbytes, self.minbytes >= 1, "at least 1"),
+            ("--maxbytes", self.maxbytes, self.maxbytes >= self.minbytes, "--minbytes or more"),
+            ("--stepfactor", self.stepfactor, self.stepfactor >= 2, "at least 2"),
             ("--iters", self.iters, self.iters >= 1, "at least 1"),
             ("--warmup-iters", self.warmup_iters, self.warmup_iters >= 0, "0 or more"),
-            ("--root", self.root, self.root >= 0, "0 or more"),
             ("--operations", self.operations, not unknown, f"of {', '.join(NAMES)}"),
         ]
         return [*broken(rules), *RankOptions.wrong(self)]
@@ -210,14 +175,10 @@ class SweepConfig(RankOptions):
     @property
     def sizes(self) -> tuple[int, ...]:
         """Every size, in bytes."""
-        return tuple(_steps(size(self.minbytes), size(self.maxbytes), self.stepfactor, size(self.stepbytes)))
-
-
-def _steps(first: int, last: int, factor: int, step: int) -> Iterator[int]:
-    number = first
-    while number <= last:
-        yield number
-        number = number * factor if factor > 1 else number + step
+        sizes = [self.minbytes]
+        while sizes[-1] * self.stepfactor <= self.maxbytes:
+            sizes.append(sizes[-1] * self.stepfactor)
+        return tuple(sizes)
 
 
 class Refused(Exception):
@@ -232,10 +193,8 @@ def main() -> None:
 def show(group: Job, config: SweepConfig) -> int:
     """Time every operation over all sizes, and print a row for each on rank 0; returns the exit status."""
     printer = printer_for(config.json, print_it=group.rank == 0)
-    step = f"{config.stepfactor}(factor)" if config.stepfactor > 1 else f"{size(config.stepbytes)}(bytes)"
-    span = f"minBytes {config.sizes[0]} maxBytes {config.sizes[-1]} step: {step}"
-    calls = f"warmup iters: {config.warmup_iters} iters: {config.iters} agg iters: 1"
-    settings = f"{span} {calls} validation: {config.check} graph: 0"
+    span = f"minBytes {config.sizes[0]} maxBytes {config.sizes[-1]} step: {config.stepfactor}(factor)"
+    settings = f"{span} warmup iters: {config.warmup_iters} iters: {config.iters}"
     printer.begin(About(group.world_size, group.backend, group.device.type), group.hosts, settings)
     for operation in (each for each in OPERATIONS if each.name in config.operations.split(",")):
         printer.operation(operation.name)
@@ -250,32 +209,27 @@ def show(group: Job, config: SweepConfig) -> int:
 
 def rows(group: Job, config: SweepConfig, operation: Timed) -> Iterator[Row]:
     """Measure one operation, size after size. A size with less than an element for each part is left out."""
-    if operation.powers_of_two and group.world_size & (group.world_size - 1):
-        raise Refused(f"{group.world_size} ranks are no power of two")
-    sizes = [each for each in config.sizes if _case(group, config, operation, each, in_place=False).count]
+    sizes = [each for each in config.sizes if _case(group, config, operation, each).count]
     if not sizes:
         return
-    _try(group, _case(group, config, operation, sizes[0], in_place=False), operation)
+    _try(group, _case(group, config, operation, sizes[0]), operation)
     for each in (sizes[-1], sizes[0]):
-        prepared = operation.prepare(_case(group, config, operation, each, in_place=False))
+        prepared = operation.prepare(_case(group, config, operation, each))
         _timed(prepared, config.warmup_iters, group.device)
     for each in sizes:
         yield _row(group, config, operation, each)
 
 
-def _case(group: Job, config: SweepConfig, operation: Timed, each: int, *, in_place: bool) -> Case:
+def _case(group: Job, config: SweepConfig, operation: Timed, each: int) -> Case:
     dtype = TYPES[config.datatype]
     elements = each // dtype.itemsize
     count = elements // group.world_size if operation.parts else elements
-    place = (group.rank, group.world_size, group.device, dtype)
-    return Case(*place, count, config.root, config.op if operation.reduces else "sum", in_place)
+    return Case(group.rank, group.world_size, group.device, dtype, count)
 
 
 def _try(group: Job, case: Case, operation: Timed) -> None:
     """Call it once; `Refused` if every rank refuses it. RuntimeError if only some do: the others hang."""
     try:
-        if case.root >= case.ranks:
-            raise ValueError(f"no rank {case.root}")
         prepared = operation.prepare(case)
         prepared.fill()
         prepared.call()
@@ -291,25 +245,21 @@ def _try(group: Job, case: Case, operation: Timed) -> None:
 
 
 def _row(group: Job, config: SweepConfig, operation: Timed, each: int) -> Row:
-    figures = []
-    for in_place in (False, True):
-        case = _case(group, config, operation, each, in_place=in_place)
-        prepared = operation.prepare(case)
-        prepared.fill()
-        seconds = _timed(prepared, config.iters, group.device, group)
-        wrong = _wrong(prepared, group) if config.check else None
-        moved = case.count * case.dtype.itemsize * (case.ranks if operation.parts else 1)
-        alg = moved / seconds / 1e9 * operation.alg(case.ranks)
-        figures.append(Figures(seconds * 1e6, alg, alg * operation.bus(case.ranks), wrong))
+    case = _case(group, config, operation, each)
+    prepared = operation.prepare(case)
+    prepared.fill()
+    seconds = _timed(prepared, config.iters, group.device, group)
+    moved = case.count * case.dtype.itemsize * (case.ranks if operation.parts else 1)
+    algbw = moved / seconds / 1e9
     return Row(
         operation=operation.name,
         size=moved,
         count=case.count,
         type=config.datatype,
-        redop=config.op if operation.reduces else "none",
-        root=config.root if operation.rooted else -1,
-        out_of_place=figures[0],
-        in_place=figures[1],
+        time_us=seconds * 1e6,
+        algbw=algbw,
+        busbw=algbw * operation.bus(case.ranks),
+        wrong=_wrong(prepared, group),
     )
 
 
@@ -334,8 +284,7 @@ def _wrong(prepared: Prepared, group: Job) -> int:
     prepared.call()
     wait_for_gpu(group.device)
     got, right = (tensor.to(torch.float64) for tensor in (prepared.got, prepared.right))
-    exact = not prepared.got.dtype.is_floating_point or prepared.got.dtype.itemsize >= 4
-    same = torch.isclose(got, right, rtol=1e-5 if exact else 2e-2, atol=0)
+    same = torch.isclose(got, right, rtol=1e-5 if prepared.got.dtype.itemsize >= 4 else 2e-2, atol=0)
     return round(group.all_reduce_sum(float((~same).sum()))[0])
 
 
