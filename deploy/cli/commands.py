@@ -70,7 +70,7 @@ _FAMILIES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "features.bench.command": {
             "bench.links": "Measure latency and bandwidth between every two hosts, both ways.",
             "bench.collectives": "Time collective operations over sizes, and check their results.",
-            "bench.hosts": "Measure memory, matrices, disk and a data loader on every host.",
+            "bench.hosts": "Measure memory, matrices and disk of every host.",
         },
     },
     "Packages": {
@@ -81,7 +81,7 @@ _FAMILIES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     },
     "The node image": {
         "features.image.command": {
-            "image.build": "Build a target of docker/docker-bake.json, after a check of its versions.",
+            "image.build": "Build a target of docker/docker-bake.json.",
             "image.check": "Run the image's own proof: versions, backends, mpirun and torchrun.",
             "image.push": "Copy an image to the engine of every host, without a registry.",
         },

@@ -52,7 +52,7 @@ def test_each_host_measures_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found, problems = hosts.read("job", "today", NAMES[:2], printed)
     assert problems == {}
     names = {name for name, _ in found.rows()}
-    assert {"memory copy", "matmul float32", "disk write", "disk read", "loader"} <= names
+    assert {"memory copy", "matmul float32", "disk write", "disk read"} <= names
     assert [*(tmp_path / "out").iterdir()] == []
 
 

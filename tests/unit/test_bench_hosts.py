@@ -16,7 +16,7 @@ from muster.deploy.features.bench.host_speeds import Speeds, as_text, read, slow
 FIGURES = {
     "memory copy": (20.0, "GB/s"),
     "matmul float32": (900.0, "GFLOP/s"),
-    "loader": (1500.0, "images/s"),
+    "disk read": (1500.0, "GB/s"),
 }
 
 
@@ -61,17 +61,17 @@ def test_a_figure_that_another_host_lacks_is_compared_with_those_that_have_it() 
 
 
 def test_what_got_slower_on_a_host_is_named() -> None:
-    before, now = speeds(text(), text()), speeds(text(), text(changes={"loader": 0.5}))
+    before, now = speeds(text(), text()), speeds(text(), text(changes={"disk read": 0.5}))
     (worse,) = slower_hosts(now, before)
-    assert (worse.host, worse.name, worse.usual) == ("node2", "loader", 1500.0)
+    assert (worse.host, worse.name, worse.usual) == ("node2", "disk read", 1500.0)
     assert slower_hosts(before, now) == ()
 
 
 def test_the_text_has_a_line_for_each_figure_and_names_the_slow() -> None:
     found = speeds(text(), text(), text(0.5))
     shown = as_text(found, slow_hosts(found), None, baseline="", problems={"node9": "it printed no figure"})
-    assert "matmul float32     900    450  node3    900  node2   GFLOP/s" in shown
-    assert "SLOW    node3: loader 750 images/s; the others have 1,500 images/s" in shown
+    assert "matmul float32     900    450  node3    900  node2  GFLOP/s" in shown
+    assert "SLOW    node3: disk read 750 GB/s; the others have 1,500 GB/s" in shown
     assert "ERROR   node9: it printed no figure" in shown
 
 

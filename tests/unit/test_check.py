@@ -17,6 +17,7 @@ from muster.deploy.core.hosts.host_sample import LeaseSample
 from muster.deploy.core.hosts.rendezvous import no_port
 from muster.deploy.core.plan.spec import LauncherName
 from muster.deploy.features.check.finding import Finding
+from muster.deploy.features.check.host import driver_runs, number, oldest_driver
 from muster.deploy.features.check.host_reports import Clock, HostReport, HostReports
 from muster.deploy.features.check.judge import judge, unfit
 from muster.deploy.features.check.messages import Card, Folder, Gpu, GpuHost, HostHealth, JobProcesses
@@ -437,3 +438,21 @@ def test_the_ids_are_those_of_the_document() -> None:
     golden = "\n".join(path.read_text() for path in (ROOT / "tests/golden/gpus").glob("*.txt"))
     judged = {row[0] for row in TABLE} | set(re.findall(r"^\w+ \[(\S+)\]", golden, re.MULTILINE))
     assert judged >= {kind for kind in used if not kind.startswith(elsewhere)}
+
+
+@pytest.mark.parametrize(
+    ("driver", "built", "runs"),
+    [("13.0", "13.2", True), ("13.2", "13.0", True), ("12.9", "13.0", False), ("13.0", "12.6", True)],
+)
+def test_a_driver_runs_its_own_major_version_of_cuda_and_older(driver: str, built: str, runs: bool) -> None:
+    assert driver_runs(driver, built) is runs
+
+
+def test_versions_of_drivers_are_compared_as_numbers() -> None:
+    assert number("550.9") < number("550.54.14")
+    assert number("2.6.0+dfsg-7") == (2, 6, 0)
+    assert [oldest_driver(cuda) for cuda in ("10.2", "12.9", "14.0")] == [
+        "450.80.02",
+        "525.60.13",
+        "580.65.06",
+    ]

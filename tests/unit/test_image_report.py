@@ -65,12 +65,6 @@ def test_an_unknown_target_is_answered_with_those_that_there_are() -> None:
         find_track("gpu", TRACKS)
 
 
-def test_versions_that_cannot_work_are_refused_before_anything_is_built() -> None:
-    wrong = [replace(track, python="3.8") for track in TRACKS]
-    with pytest.raises(UsageError, match=r"(?s)track nvidia .* cannot work:.*PyTorch 2.13.0 needs Python"):
-        find_track("cuda", wrong)
-
-
 def test_a_folder_stands_in_for_a_download(tmp_path: Path) -> None:
     ca = tmp_path / "ca.pem"
     ca.touch()

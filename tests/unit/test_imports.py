@@ -43,7 +43,6 @@ GATHERERS = {
 }
 FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "check bench": "check --bench measures links and hosts, and shows the slow ones as findings",
-    "check image": "the CUDA of torch is compared with the versions that a GPU driver runs",
     "samples leases": "a sample of a host has the jobs that lease its GPUs",
     "top why": "it shows how long each rank works on a step",
 }

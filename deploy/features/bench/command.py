@@ -198,7 +198,7 @@ class BenchLinks(KeptOptions):
 
 @dataclass(frozen=True)
 class BenchHosts(KeptOptions):
-    """Measure memory, matrices, disk and a data loader on every host.
+    """Measure memory, matrices and disk of every host.
 
     Slow hosts are named. It runs as a job with one rank on each host. Results are kept and compared as those
     of bench links.

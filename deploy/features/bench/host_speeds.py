@@ -26,7 +26,7 @@ class FigureLine:
 
     name: Annotated[str, AtMost(40), Like(r"[A-Za-z0-9/_ ]+")]
     value: Rate
-    unit: Literal["GB/s", "GFLOP/s", "images/s"]
+    unit: Literal["GB/s", "GFLOP/s"]
 
 
 FiguresOfHost = Annotated[tuple[FigureLine, ...], AtMost(MOST_FIGURES)]

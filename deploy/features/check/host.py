@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from ...core.hosts.hostfile import Host
 from ...core.plan.launcher import launcher_of, unfit
@@ -13,7 +15,6 @@ from ...core.plan.torchrun import unfit_for_torch
 from ...core.text.terminal import harmless
 from ...core.text.text import count, ranges, size
 from ...core.wire.limits import LEAST_FILES, LEAST_INODES, LONGEST_TMPDIR
-from ..image.compatibility import driver_runs, number, oldest_driver
 from .finding import GIB, MIB, Finding, error, of_error, warning
 from .host_reports import HostReport
 from .messages import Card, Gpu, GpuReport
@@ -21,6 +22,28 @@ from .messages import Card, Gpu, GpuReport
 LOOK = "run nvidia-smi there; look at dmesg for Xid"
 MOST_LEASES = 4
 IDLE_MIB = 1024  # the driver itself keeps some hundred MiB
+# docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html: 450, 525 and 580 run every
+# CUDA 11, 12 and 13; docs.nvidia.com/cuda/cuda-toolkit-release-notes has the whole numbers.
+DRIVER_FOR_CUDA = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+
+
+def number(version: str) -> tuple[int, ...]:
+    """2.13.0 -> (2, 13, 0): the leading numbers of a version."""
+    return tuple(int(part) for part in takewhile(str.isdigit, re.split(r"[.+\-]", version)))
+
+
+def driver_runs(driver_cuda: str, built_cuda: str) -> bool:
+    """Whether a driver that supports CUDA up to `driver_cuda` runs programs built with `built_cuda`.
+
+    Any driver of the same major version does ("minor version compatibility"); an older one needs cuda-compat.
+    """
+    return number(driver_cuda)[:1] >= number(built_cuda)[:1]
+
+
+def oldest_driver(cuda: str) -> str:
+    """The oldest Linux driver for a CUDA version."""
+    known = [major for major in DRIVER_FOR_CUDA if (major,) <= number(cuda)]
+    return DRIVER_FOR_CUDA[max(known, default=min(DRIVER_FOR_CUDA))]
 
 
 @dataclass(frozen=True)

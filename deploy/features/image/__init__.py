@@ -1,1 +1,1 @@
-"""The node image: which versions work together, its build, its capabilities, and its push to hosts."""
+"""The node image: its versions, its build, its capabilities, and its push to hosts."""

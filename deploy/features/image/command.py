@@ -24,21 +24,17 @@ from ...core.text.progress import MB, Progress
 from ...core.text.text import table
 from ...core.waits import waiting
 from .archive import Archive
-from .compatibility import conflicts
 from .engine import LocalEngine
 from .image_push import ImageTransfer, prepare, survey
 from .image_versions import FOLDER, Track, load, targets
 
 
 def find_track(target: str, tracks: Sequence[Track]) -> Track:
-    """The track of a target. `UsageError` for an unknown target, or versions that do not work together."""
+    """The track of a target. `UsageError` for an unknown target."""
     named = targets(tracks)
     if (wanted := target.removesuffix("-devel")) not in named:
         raise UsageError(f"--target must be one of {', '.join(named)}, got '{target}'")
     _, track = named[wanted]
-    if clashes := conflicts(track):
-        reasons = "\n".join(f"  {conflict}" for conflict in clashes)
-        raise UsageError(f"the track {track.name} of docker/versions.json cannot work:\n{reasons}")
     return track
 
 
@@ -161,7 +157,7 @@ PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
 
 @dataclass(frozen=True)
 class ImageBuild(Command):
-    """Build a target of docker/docker-bake.json, after a check of its versions."""
+    """Build a target of docker/docker-bake.json."""
 
     interrupted = "interrupted; the next build continues from what is compiled"
 

@@ -1,4 +1,4 @@
-"""Measure what each host does on its own: memory, matrices, disk, /dev/shm, and a loader's work.
+"""Measure what each host does on its own: memory, matrices and disk.
 
     muster bench hosts                          one rank on each host, and a report
     torchrun --nproc-per-node 1 ... -m muster.deploy.features.bench.programs.host_speed     without a report
@@ -14,7 +14,6 @@ import math
 import os
 import sys
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
 
 from .tool import run
 
-SHM = Path("/dev/shm")  # noqa: S108
 MIB = 1 << 20
 GPU_MEBIBYTES = 256  # several times its cache
 TYPES = {
@@ -36,7 +34,6 @@ TYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-SIDE_OF_IMAGE, IMAGES_OF_BATCH = 224, 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,10 +95,7 @@ def figures(config: HostConfig, folder: Path) -> Iterator[Figure]:
         device = torch.device("cuda", number)
         yield copies(f"gpu{number} memory copy", config, device)
         yield from _matrices(f"gpu{number} ", config, device, 8 * config.matrix)
-    yield from _files("disk", config, Path(config.folder) if config.folder else folder)
-    if SHM.is_dir():
-        yield from _files("/dev/shm", config, SHM)  # noqa: S108
-    yield _loads(config)
+    yield from _disk(config, Path(config.folder) if config.folder else folder)
 
 
 def rate(work: Callable[[], object], seconds: float, device: torch.device | None = None) -> float:
@@ -158,17 +152,17 @@ def product(prefix: str, name: str, config: HostConfig, device: torch.device, ro
     return Figure(f"{prefix}matmul {name}", 2 * rows**3 * per_second / 1e9, "GFLOP/s")
 
 
-def _files(name: str, config: HostConfig, folder: Path) -> Iterator[Figure]:
+def _disk(config: HostConfig, folder: Path) -> Iterator[Figure]:
     """Write a file to the disk itself, and read it from there; nothing if there is no room."""
     path, content = folder / f"muster-bench-{os.getpid()}", os.urandom(MIB)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield Figure(
-            f"{name} write", config.mebibytes * MIB / _write(path, content, config.mebibytes) / 1e9, "GB/s"
+            "disk write", config.mebibytes * MIB / _write(path, content, config.mebibytes) / 1e9, "GB/s"
         )
-        yield Figure(f"{name} read", config.mebibytes * MIB / _read(path) / 1e9, "GB/s")
+        yield Figure("disk read", config.mebibytes * MIB / _read(path) / 1e9, "GB/s")
     except OSError as error:
-        sys.stderr.write(f"{name}: {error}\n")
+        sys.stderr.write(f"disk: {error}\n")
     finally:
         path.unlink(missing_ok=True)
 
@@ -191,23 +185,6 @@ def _read(path: Path) -> float:
         while file.read(MIB):
             pass
         return time.perf_counter() - began
-
-
-def _loads(config: HostConfig) -> Figure:
-    """Do what a loader does with images: unpack (zlib, as in PNG), make floats of it, collate a batch."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (3, SIDE_OF_IMAGE, SIDE_OF_IMAGE)
-    image = torch.randint(16, shape, dtype=torch.uint8, generator=generator)
-    packed = zlib.compress(bytes(image.flatten().tolist()), 6)
-
-    def batch() -> torch.Tensor:
-        unpacked = (bytearray(zlib.decompress(packed)) for _ in range(IMAGES_OF_BATCH))
-        images = [
-            torch.frombuffer(each, dtype=torch.uint8).reshape(shape).float().div_(255) for each in unpacked
-        ]
-        return torch.stack(images)
-
-    return Figure("loader", IMAGES_OF_BATCH * rate(batch, config.seconds), "images/s")
 
 
 if __name__ == "__main__":

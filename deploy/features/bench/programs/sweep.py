@@ -29,7 +29,7 @@ from .tool import run
 
 HEADS = (
     "#       size         count      type     time    algbw    busbw  #wrong",
-    "#        (B)    (elements)               (us)   (GB/s)   (GB/s)        ",
+    "#        (B)    (elements)               (us)   (GB/s)   (GB/s)",
 )
 """The heads of the columns, with the names and units of nccl-tests."""
 
