@@ -20,7 +20,6 @@ from ..core.plan.launcher import launcher_of
 from ..core.plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
 from ..core.text.text import count
 from ..features.leases.drained import load, usable
-from ..features.setup.record import Stack, stack
 from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, print_note
 
 if TYPE_CHECKING:  # most commands launch nothing
@@ -50,8 +49,6 @@ class Inventory:
     """What the source of the hosts adds to a job."""
     launcher: LauncherName = DEFAULT_LAUNCHER
     """The launcher, if the user chose none."""
-    stack: Stack | None = None
-    """The training stack that setup gave the hosts, unless the user named another Python."""
 
     @property
     def pythons(self) -> Mapping[str, str]:
@@ -76,8 +73,7 @@ def of_file(options: HostOptions, drained: OnDrained = "keep") -> Inventory:
     if not options.hosts and path.name != str(path):
         print_note(f"note: the hosts of {path}")
     access = access_beside(path, options.python)
-    recorded = None if options.python else stack(path.parent / ".muster")
-    return Inventory(listed, access.open, access, stack=recorded)
+    return Inventory(listed, access.open, access)
 
 
 def _without_drained(listed: tuple[Host, ...], path: Path, named: str) -> tuple[Host, ...]:

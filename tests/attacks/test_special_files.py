@@ -32,7 +32,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "drained.json": lambda path: drained.load(path.with_name("hosts.txt")),
     ".muster/ssh_config": lambda path: config_beside(path.parents[1] / "hosts.txt"),
     ".muster/pythons": lambda path: pythons_beside(path.parents[1] / "hosts.txt"),
-    ".muster/stack": lambda path: setup_record.stack(path.parent),
     ".muster/hosts.json": lambda path: setup_record.load(path.parent),
     "muster.toml": lambda path: project_of(path.parent),
     "pyproject.toml": lambda path: project_of(path.parent),

@@ -42,7 +42,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/preload": 930,
     "deploy/features/returned_values": 210,
     "deploy/features/samples": 990,
-    "deploy/features/setup": 300,
+    "deploy/features/setup": 290,
     "deploy/features/slurm": 1_450,
     "deploy/features/spares": 40,
     "deploy/features/top": 1_830,

@@ -21,7 +21,6 @@ from muster.deploy.features.check.host import driver_runs, number, oldest_driver
 from muster.deploy.features.check.host_reports import Clock, HostReport, HostReports
 from muster.deploy.features.check.judge import judge, unfit
 from muster.deploy.features.check.messages import Card, Folder, Gpu, GpuHost, HostHealth, JobProcesses
-from muster.deploy.features.setup.record import Stack
 from tests.unit.plans import NODE
 
 ROOT = Path(__file__).parents[2]
@@ -98,11 +97,7 @@ def examine(
 
 
 def found(text: str, launcher: LauncherName = "mpirun", **changes: Any) -> tuple[Finding, ...]:
-    stack: Stack | None = changes.pop("stack", None)
-    return judge(hostfile.parse(text), examine(text, **changes), launcher, stack)
-
-
-VENV = "/home/ml/.muster-venv/current/bin/python"
+    return judge(hostfile.parse(text), examine(text, **changes), launcher)
 
 
 def one_host(**changes: Any) -> dict[str, Any]:
@@ -244,13 +239,6 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      "node[1-32] slots=8", one_host(nofile=1024)),
     ("memlock.low", "warning", "node2", "8 MiB of memory may be locked", "ulimit -l",
      THREE, one_host(memlock=8 << 20, rdma=True)),
-    ("stack.differs", "warning", "node2", "jobs run with the host's own Python there, and setup recorded the "
-     "stack node in .muster/stack", "muster setup", THREE, image({}) | {"stack": "node"} | {
-         "health": {**image({})["health"], "node2": {"image": {}}}}),
-    ("stack.differs", "warning", "node2", "jobs run with the host's own Python there", "muster setup", THREE,
-     {"stack": "venv", "facts": {"*": {"executable": VENV}, "node2": {"executable": "/usr/bin/python3"}}}),
-    ("stack.differs", "warning", "node2", "jobs run in the Python environment of setup there", "muster setup",
-     THREE, {"stack": "bare", "facts": {"node2": {"executable": VENV}}}),
     ("processes.left", "warning", "node2", "2 processes of job 20261119-080000-beef", "there: kill 41 42",
      THREE, one_host(jobs=(OTHER_JOB,))),
     ("processes.running", "warning", "node2", "job 20261119-080000-beef is running there", "wait for it",
@@ -368,9 +356,6 @@ def test_torchrun_needs_no_mpi() -> None:
         image({}),
         image({"track": "cpu"}, torch="2.6.0+debian"),
         {"health": {"*": {"image": {"flavor": "cpu", "pytorch": "2.6.0"}}}},  # an older image
-        {"stack": "bare"},
-        {"stack": "venv", "facts": {"*": {"executable": VENV}}},
-        image({}) | {"stack": "node"},
     ],
 )
 def test_what_does_no_harm_is_no_finding(changes: dict[str, Any]) -> None:

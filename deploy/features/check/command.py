@@ -390,7 +390,7 @@ def examined(inventory: Inventory, launcher: LauncherName, rule: SlotRule | None
         facts = {name: measured.facts for name, measured in measurements.hosts.items()}
         hosts, errors = counted_slots(hosts, facts, rule)
         uncounted = [of_error(name, error) for name, error in errors.items()]
-    findings = (*uncounted, *judge(hosts, measurements, launcher, inventory.stack))
+    findings = (*uncounted, *judge(hosts, measurements, launcher))
     return Checkup(launcher, findings, hosts, measurements)
 
 

@@ -83,9 +83,8 @@ def judge(
     hosts: Sequence[Host],
     measurements: HostReports,
     launcher: LauncherName,
-    stack: str | None = None,
 ) -> tuple[Finding, ...]:
-    """All findings, in the order of the hosts, errors first. `stack`: the stack that setup recorded."""
+    """All findings, in the order of the hosts, errors first."""
     by_host = {host: measurements.hosts[host.name] for host in hosts if host.name in measurements.hosts}
     findings = [of_error(name, reason) for name, reason in measurements.errors.items()]
     ranks = sum(host.slots for host in hosts)
@@ -93,7 +92,6 @@ def judge(
         findings += of_host(host, measured, launcher, ranks)
     by_name = {host.name: measured for host, measured in by_host.items()}
     findings += differences(by_name, launcher)
-    findings += stacks(by_name, stack)
     findings += twice(by_name)
     findings += clocks({name: measured.clock for name, measured in by_name.items()})
     findings += ports(hosts[0].name, by_name)
@@ -133,28 +131,6 @@ def differences(by_host: Mapping[str, HostReport], launcher: LauncherName) -> It
             if not measured.facts.gpus:
                 text = "no GPU, where others have: they would wait for it in NCCL"
                 yield error("gpu.missing", name, text, "--exclude it, or take --backend gloo")
-
-
-_RUNS = {
-    "node": "in a node container",
-    "bare": "with the host's own Python",
-    "venv": "in the Python environment of setup",
-}
-
-
-def stacks(by_host: Mapping[str, HostReport], recorded: str | None) -> Iterator[Finding]:
-    """Findings for hosts with another stack than the one that setup recorded."""
-    for host, measured in by_host.items():
-        has = _stack(measured)
-        if recorded not in (None, has):
-            text = f"jobs run {_RUNS[has]} there, and setup recorded the stack {recorded} in .muster/stack"
-            yield warning("stack.differs", host, text, "set the host up: muster setup")
-
-
-def _stack(measured: HostReport) -> str:
-    if "flavor" in measured.health.image:
-        return "node"
-    return "venv" if "/.muster-venv/" in measured.facts.executable else "bare"
 
 
 def twice(by_host: Mapping[str, HostReport]) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from ...core.errors import UsageError
 from ...core.hosts import hostfile
@@ -17,8 +17,6 @@ from ...core.hosts.hostfile import Host
 from ...core.wire.files import read_regular
 
 NAME = "hosts.json"
-Stack = Literal["node", "bare", "venv"]
-"""A container of Muster's image, the host itself, or a Python environment there (ansible/README.md)."""
 
 
 def load(folder: Path) -> Mapping[str, Mapping[str, Any]]:
@@ -43,15 +41,6 @@ def left(folder: Path, listed: Collection[str]) -> tuple[Host, ...]:
     gone = {name: host for name, host in load(folder).items() if name not in listed}
     text = "\n".join(_line(name, host) for name, host in gone.items())
     return hostfile.parse(text, str(folder / NAME)) if gone else ()
-
-
-def stack(folder: Path) -> Stack | None:
-    """The training stack that setup gave the hosts, from `.muster/stack`; None without one that is known."""
-    try:
-        recorded = read_regular(folder / "stack").decode(errors="replace").strip()
-    except OSError:
-        return None
-    return next((known for known in get_args(Stack) if known == recorded), None)
 
 
 def _line(name: str, host: Mapping[str, Any]) -> str:
