@@ -123,7 +123,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "folder": "ef" * 16,
     },
     "memory_kills": {"kills": 2, "limit": 1 << 30},
-    "left_memory": {"files": 2, "bytes": 7, "largest": "sem.a", "segments": 1, "segment_bytes": 7},
+    "left_memory": {"files": 2, "bytes": 7, "largest": "sem.a"},
     "files": {"files": [["logs/order", 7]]},
     "put_begin": {"draft": "/home/ml/.x.abc"},
     "file": {

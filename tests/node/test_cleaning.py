@@ -38,7 +38,7 @@ def make_job(home: Path, name: str, content: bytes, *, old: bool = True) -> Path
 
 def clean(home: Path, older: float = FRESH_SECONDS, *, results: bool = False) -> Frame:
     cleaned = Cleaning(home).do_clean({"older": older, "results": results}, b"")
-    assert cleaned.pop("memory").keys() >= {"files", "segments"}  # of every job of this user
+    assert cleaned.pop("memory").keys() >= {"files", "bytes"}  # of every job of this user
     return cleaned
 
 

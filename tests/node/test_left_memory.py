@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import mmap
 import os
@@ -25,7 +24,6 @@ from tests.unit.plans import make_plan
 FAILED = LaunchResult(
     plan=make_plan("node1"), started=1.0, ended=2.0, failure=Failure("rank", "SIGKILL (9)", 137), ends={}
 )
-IPC_CREAT, IPC_RMID, SIZE = 0o1000, 0, 1 << 20
 
 
 @pytest.fixture
@@ -34,15 +32,6 @@ def file() -> Iterator[Path]:
     path.write_bytes(bytes(16 << 20))  # more than programs beside this test leave
     yield path
     path.unlink(missing_ok=True)
-
-
-@pytest.fixture
-def segment() -> Iterator[int]:
-    libc = ctypes.CDLL(None)
-    number = libc.shmget(0, SIZE, IPC_CREAT | 0o600)
-    assert number >= 0
-    yield number
-    libc.shmctl(number, IPC_RMID, None)
 
 
 def test_a_file_counts_when_no_process_has_it_open_or_mapped(file: Path) -> None:
@@ -58,26 +47,23 @@ def test_a_file_counts_when_no_process_has_it_open_or_mapped(file: Path) -> None
     assert not names()
     mapped.close()
     assert names()
-    assert left_in_memory(time.time() + 60) == {
-        "files": 0, "bytes": 0, "largest": "", "segments": 0, "segment_bytes": 0,
-    }  # fmt: skip
+    assert left_in_memory(time.time() + 60) == {"files": 0, "bytes": 0, "largest": ""}
 
 
-def test_the_verdict_of_a_failed_job_and_clean_name_them(tmp_path: Path, file: Path, segment: int) -> None:
+def test_the_verdict_of_a_failed_job_and_clean_name_them(tmp_path: Path, file: Path) -> None:
     with HostsHere(tmp_path, 1).cluster() as cluster:
         attempt = dataclasses.replace(attempt_of(FAILED.plan, cluster), began=now() - 60)
         (note,) = LeftInMemory().ended(attempt, FAILED).notes
         assert note.startswith("left in the memory of node1: ")
         assert f"(largest: {file.name})" in note
-        assert "System V segment" in note
         done = dataclasses.replace(FAILED, failure=None)
         assert LeftInMemory().ended(attempt, done) == done
         memory = clean_hosts(cluster, 0.0, results=False).results["node1"].memory
-    assert memory and memory.files >= 1 and memory.segment_bytes >= SIZE
+    assert memory and memory.files >= 1
 
 
 def test_what_is_left_is_described_in_a_line() -> None:
-    assert LeftMemory(2, 64 << 20, "sem.\x1b[2Ja", 1, 1 << 20).described == (
-        "2 files in /dev/shm, 64 MiB (largest: sem.␛[2Ja), 1 System V segment, 1 MiB"
+    assert LeftMemory(2, 64 << 20, "sem.\x1b[2Ja").described == (
+        "2 files in /dev/shm, 64 MiB (largest: sem.␛[2Ja)"
     )
-    assert LeftMemory(0, 0, "", 0, 0).described == ""
+    assert LeftMemory(0, 0, "").described == ""

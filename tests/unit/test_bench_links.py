@@ -200,12 +200,11 @@ def test_hosts_that_the_baseline_does_not_know_are_not_compared() -> None:
 
 
 def test_a_result_survives_its_file(tmp_path: Path) -> None:
-    folder = kept.folder_beside(tmp_path / "hosts.txt")
-    kept.keep(kept.newest_of(folder, "links-gloo"), run(3).as_json())
-    kept.keep(kept.baseline_of(folder, "links-gloo"), run(2).as_json())
-    assert kept.read(folder / "links-gloo.json", Links) == run(3)
-    assert kept.read(folder / "links-gloo.baseline.json", Links) == run(2)
-    assert kept.read(folder / "links-mpi.json", Links) is None
+    path = kept.baseline_of(tmp_path / "hosts.txt", "links-gloo")
+    kept.keep(path, run(2).as_json())
+    assert path == tmp_path / ".muster" / "bench" / "links-gloo.baseline.json"
+    assert kept.read(path, Links) == run(2)
+    assert kept.read(path.with_name("links-mpi.json"), Links) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"job": 3}', '{"links": [[]]}'])

@@ -48,32 +48,20 @@ Kept = Links | Speeds
 Result = TypeVar("Result", Links, Speeds)
 
 
-def folder_beside(hosts_file: Path) -> Path:
-    """The folder of the results of these hosts."""
-    return hosts_file.parent / ".muster" / "bench"
-
-
-def newest_of(folder: Path, kind: str) -> Path:
-    """`links-gloo.json`: the newest result of a kind."""
-    return folder / f"{kind}.json"
-
-
-def baseline_of(folder: Path, kind: str) -> Path:
-    """`links-gloo.baseline.json`: the result to compare later ones with."""
-    return folder / f"{kind}.baseline.json"
+def baseline_of(hosts_file: Path, kind: str) -> Path:
+    """`.muster/bench/links-gloo.baseline.json` beside the hosts file, for comparisons with later results."""
+    return hosts_file.parent / ".muster" / "bench" / f"{kind}.baseline.json"
 
 
 def compare(
     result: Result, kind: str, hosts_file: Path, baseline: str, *, keep_this: bool
 ) -> tuple[Result | None, Path]:
-    """Keep a result as the newest of its kind; returns the baseline to compare it with, and its file.
+    """The baseline to compare a result with, and its file.
 
-    It becomes the baseline itself if there is none, or if `keep_this` asks for it. `baseline`: another file.
+    The result becomes the baseline if there is none, or if `keep_this` asks for it. `baseline`: another file.
     """
-    folder = folder_beside(hosts_file)
-    path = Path(baseline) if baseline else baseline_of(folder, kind)
+    path = Path(baseline) if baseline else baseline_of(hosts_file, kind)
     before = read(path, type(result))
-    keep(newest_of(folder, kind), result.as_json())
     if keep_this or before is None:
         keep(path, result.as_json())
     return before, path

@@ -25,7 +25,7 @@ class LeftInMemory(Feature):
         answers = ask_every(attempt.answering, LEFT_MEMORY, ASK_SECONDS, lambda host: {"seconds": seconds})
         left = ((host, text) for host, answer in answers.results.items() if (text := answer.described))
         notes = [
-            f"left in the memory of {fold_names(hosts)}: {text}; there: ls -l /dev/shm; ipcs -m"
+            f"left in the memory of {fold_names(hosts)}: {text}; there: ls -l /dev/shm"
             for hosts, text in fold(left)
         ]
         return dataclasses.replace(result, notes=(*result.notes, *notes))

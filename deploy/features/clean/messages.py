@@ -17,24 +17,18 @@ LONGEST_NAME = 80
 
 @lazy_dataclass(frozen=True)
 class LeftMemory:
-    """Files in /dev/shm, of which `largest` is one, and segments of System V that no process uses."""
+    """Files in /dev/shm that no process uses, of which `largest` is one."""
 
     files: Count
     bytes: Bytes
     largest: Path
-    segments: Count
-    segment_bytes: Bytes
 
     @property
     def described(self) -> str:
-        """`2 files in /dev/shm, 64 MiB (largest: sem.a), 1 System V segment, 1 MiB`; empty for nothing."""
-        parts = []
-        if self.files:
-            largest = clip(harmless(self.largest), LONGEST_NAME)
-            parts.append(f"{count(self.files, 'file')} in /dev/shm, {size(self.bytes)} (largest: {largest})")
-        if self.segments:
-            parts.append(f"{count(self.segments, 'System V segment')}, {size(self.segment_bytes)}")
-        return ", ".join(parts)
+        """`2 files in /dev/shm, 64 MiB (largest: sem.a)`; empty for nothing."""
+        largest = clip(harmless(self.largest), LONGEST_NAME)
+        described = f"{count(self.files, 'file')} in /dev/shm, {size(self.bytes)} (largest: {largest})"
+        return described if self.files else ""
 
 
 @dataclass(frozen=True)

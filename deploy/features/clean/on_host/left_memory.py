@@ -1,6 +1,6 @@
-"""What ended processes left in this host's memory: files in /dev/shm, and System V shared memory.
+"""The files that ended processes left in this host's /dev/shm.
 
-Both stay until somebody removes them: a killed program cannot. Standard library only, Python 3.9.
+They stay until somebody removes them: a killed program cannot. Standard library only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import stat
 import time
 from collections.abc import Iterator
 
-from ....core.agent.processes import peek
 from ....core.wire.frames import Frame
 
 SHM = "/dev/shm"  # noqa: S108  # only looked at
-SYSTEM_V = "/proc/sysvipc/shm"
-MOST_FILES, MOST_TABLE = 1 << 14, 1 << 20
+MOST_FILES = 1 << 14
 
 
 class LeftMemory:
@@ -28,19 +26,16 @@ class LeftMemory:
 
 
 def left_in_memory(since: float = 0.0) -> Frame:
-    """The files and segments of this user that were made since this time, and that no process uses."""
+    """The files of this user that were made since this time, and that no process uses."""
     files = dict(_files(since))
     if files:
         for used in _used():
             files.pop(used, None)
-    segments = [*_segments(since)]
     largest = max(files.values(), default=(0, ""))
     return {
         "files": len(files),
         "bytes": sum(size for size, _ in files.values()),
         "largest": largest[1],
-        "segments": len(segments),
-        "segment_bytes": sum(segments),
     }
 
 
@@ -72,13 +67,3 @@ def _used() -> Iterator[tuple[int, int]]:
                     if os.readlink(f"/proc/{pid}/fd/{number}").startswith(SHM):
                         status = os.stat(f"/proc/{pid}/fd/{number}")
                         yield status.st_dev, status.st_ino
-
-
-def _segments(since: float) -> Iterator[int]:
-    """The bytes of each System V segment of this user that no process has attached."""
-    header, *lines = peek(SYSTEM_V, MOST_TABLE).splitlines() or [""]
-    for line in lines:
-        with contextlib.suppress(ValueError, KeyError):
-            known = dict(zip(header.split(), map(int, line.split())))
-            if known["uid"] == os.geteuid() and not known["nattch"] and known["ctime"] >= since:
-                yield known["size"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
 import select
 import shlex
 import threading
@@ -53,7 +52,6 @@ class Arrival:
             draft.adopt(alive)
             self._link(draft, alive)
             self._require_room(draft)
-            self._require_cases()
             self._copy(draft, alive)
             self._draft = draft
         lacking = self._draft.lacking if self._draft else {}
@@ -112,23 +110,6 @@ class Arrival:
     def _length(self, position: tuple[int, int]) -> int:
         index, offset = position
         return min(CHUNK, self.manifest.files[index].size - offset)
-
-    def _require_cases(self) -> None:
-        """ValueError for names that differ in case alone, on a disk that takes them for the same."""
-        folded: dict[str, str] = {}
-        for index in self.wanted:
-            path = self.manifest.files[index].path
-            if folded.setdefault(path.casefold(), path) != path:
-                probe = self._sets.root / f".case.{secrets.token_hex(8)}.x"
-                probe.touch()
-                same = probe.with_suffix(".X").exists()
-                probe.unlink()
-                if same:
-                    first = folded[path.casefold()]
-                    raise ValueError(
-                        f"{first!r} and {path!r} are the same name on the disk of {self._sets.root}"
-                    )
-                return
 
     def place(self, numbers: Sequence[int], bundle: bytes) -> None:
         """Put the chunks of a bundle into the files; ValueError if one does not match the manifest."""
