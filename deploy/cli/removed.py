@@ -20,7 +20,7 @@ REMOVED: Mapping[str, str] = {
     "check --html": "use its text or `--json`",
     **dict.fromkeys(
         (f"bench collectives --{name}" for name in ("op", "root", "check", "stepbytes")),
-        "leave it out: sums, root 0, checked results, and a factor from one size to the next",
+        "leave it out; results are checked sums, rank 0 is the root, and sizes grow by --stepfactor",
     ),
     "bench links --html": "use its text, which names slow links, or `--json`",
     "launch --slurm-login": "log in to the login node, and launch there",
