@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.features.data.data_push import DataPushResult, DataTransfer, read_here
-from muster.deploy.features.data.source import source
+from muster.deploy.features.data.data_push import DataPushResult, DataTransfer, read_here, source
 from muster.deploy.features.data.wire.manifest import CHUNK
 from tests.hosts_here import HostsHere, contents
 

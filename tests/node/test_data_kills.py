@@ -12,8 +12,7 @@ import pytest
 
 from muster.deploy.core.connect.pipe import Pipe
 from muster.deploy.core.errors import UnfitError
-from muster.deploy.features.data.data_push import DataPushResult, DataTransfer, read_here
-from muster.deploy.features.data.source import source
+from muster.deploy.features.data.data_push import DataPushResult, DataTransfer, read_here, source
 from muster.deploy.features.data.wire.manifest import CHUNK
 from tests.hosts_here import HostPipe, HostsHere, contents
 

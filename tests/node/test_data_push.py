@@ -16,9 +16,8 @@ from muster.deploy.core.connect.pipe import LostError, Pipe
 from muster.deploy.core.errors import MusterError, UnfitError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.features.adhoc.put_get import get
-from muster.deploy.features.data.data_push import DataPushResult, DataTransfer, read_here
+from muster.deploy.features.data.data_push import DataPushResult, DataTransfer, read_here, source
 from muster.deploy.features.data.messages import DATA_REMOVE, DATA_VERIFY
-from muster.deploy.features.data.source import source
 from muster.deploy.features.data.wire.manifest import CHUNK
 from tests.hosts_here import HostsHere, contents
 

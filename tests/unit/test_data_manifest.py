@@ -15,12 +15,11 @@ import pytest
 from muster.deploy.core.errors import UsageError
 from muster.deploy.features.data import command as report
 from muster.deploy.features.data.bundles import Bundle, bundles
-from muster.deploy.features.data.data_push import DataPushOutcome, DataPushResult
+from muster.deploy.features.data.data_push import DataPushOutcome, DataPushResult, DataSource, source
 from muster.deploy.features.data.messages import DataSet, DataVerified
 from muster.deploy.features.data.on_host import sets as module
 from muster.deploy.features.data.on_host.draft import Draft
 from muster.deploy.features.data.on_host.sets import Sets, Version
-from muster.deploy.features.data.source import DataSource, source
 from muster.deploy.features.data.wire import scan as scanning
 from muster.deploy.features.data.wire.manifest import (
     CHUNK,

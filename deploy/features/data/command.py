@@ -20,12 +20,9 @@ from ...core.text.progress import MB, Progress
 from ...core.text.terminal import harmless_lines
 from ...core.text.text import table
 from .bundles import LONG_SECONDS
-from .data_push import (
-    DataTransfer,
-    read_here,
-)
+from .data_push import DataTransfer, read_here
+from .data_push import source as source_of
 from .messages import DATA_LIST, DATA_REMOVE, DATA_VERIFY, DataSet, DataVerified
-from .source import source as source_of
 from .wire.manifest import require_name
 
 

@@ -7,8 +7,11 @@ arrive. Chunks that have arrived stay: the next push asks each host for its miss
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...core.connect.cluster import Cluster
@@ -23,12 +26,46 @@ from ...core.text.text import count
 from ...core.wire.os_errors import explain
 from .bundles import LONG_SECONDS, Bundle, BundleSource, bring_here, bring_manifest, bundles
 from .messages import DATA_BEGIN, DATA_PUBLISH, DATA_SCAN, DataBegun, DataRead
-from .source import DataSource
-from .wire.manifest import Chunks, Manifest, numbers, unpack
+from .wire.manifest import Chunks, Manifest, numbers, require_name, unpack
 from .wire.scan import Reader, scan
 
 BUNDLE_SECONDS = 600.0  # for 4 MiB, which may be thousands of files
 SLOWEST = 2e6  # bytes a second that any disk reads and writes
+
+HEAD = "head:"
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A folder or file here (`here`), or a path of the head (`there`)."""
+
+    name: str
+    here: str = ""
+    there: str = ""
+
+
+def source(text: str, name: str) -> DataSource:
+    """The source that a user named. `name`: of the set, by default the folder's."""
+    if not text:
+        raise UsageError("which folder? muster data push FOLDER [NAME]")
+    if text.lower().startswith(("http://", "https://")):  # it may have a password: not shown
+        raise UsageError("data push URL was removed: use `muster run -- curl -O URL`, or push a folder")
+    if text.startswith(HEAD):
+        path = text.removeprefix(HEAD)
+        if not path:
+            raise UsageError(f"{text}: which folder of the head? head:/path")
+        return DataSource(_named(path, name, text), there=path)
+    if not Path(text).exists():
+        raise UsageError(f"{text}: no such file or folder here")
+    path = os.path.realpath(text)
+    return DataSource(_named(path, name, text), here=path)
+
+
+def _named(path: str, name: str, text: str) -> str:
+    try:
+        return require_name(name or path.rstrip("/").rpartition("/")[2])
+    except ValueError as error:
+        raise UsageError(f"{error}; give another: muster data push {shlex.quote(text)} NAME") from None
 
 
 @dataclass
