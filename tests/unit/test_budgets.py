@@ -25,7 +25,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/check": 1_677,
     "deploy/features/clean": 380,
     "deploy/features/containers": 1_240,
-    "deploy/features/data": 1_880,
+    "deploy/features/data": 1_865,
     "deploy/features/detach": 280,
     "deploy/features/eval": 260,
     "deploy/features/forward": 520,
