@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
-import json
 import os
-import threading
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import UnixStreamServer
-from typing import ClassVar
-from urllib.parse import unquote
 
 import pytest
 
 from tests.ansible.programs import module
 
 observe = module("preflight", "observe")
-registry = module("preflight", "registry")
 
 
 def program(folder: Path, name: str, script: str) -> None:
@@ -291,101 +283,3 @@ def test_a_home_that_cannot_be_made_is_noticed_and_the_attempt_leaves_nothing(tm
     assert observe.cannot_write(str(tmp_path / "none" / "muster")) == ""
     assert list(tmp_path.iterdir()) == []
     assert observe.cannot_write("/proc/1/muster").startswith("/proc/1: ")
-
-
-@pytest.mark.parametrize(
-    ("image", "expected"),
-    [
-        ("muster:cpu", ("docker.io", "library/muster", "cpu")),
-        ("team/muster", ("docker.io", "team/muster", "latest")),
-        ("localhost:5000/muster:1", ("localhost:5000", "muster", "1")),
-        ("registry.example/a/muster@sha256:ab", ("registry.example", "a/muster", "sha256:ab")),
-        ("registry.example:443/muster:1@sha256:ab", ("registry.example:443", "muster", "sha256:ab")),
-    ],
-)
-def test_the_name_of_an_image_is_read_as_an_engine_reads_it(
-    image: str, expected: tuple[str, str, str]
-) -> None:
-    assert registry.parse(image) == expected
-
-
-class EngineThatSays(BaseHTTPRequestHandler):
-    """An engine of Docker, as far as it answers for registries."""
-
-    server_version = "Docker/28.2.2 (linux)"
-    status, message = 200, ""
-    asked: ClassVar[list[tuple[str, str]]] = []
-
-    def do_GET(self) -> None:
-        login = json.loads(base64.urlsafe_b64decode(self.headers["X-Registry-Auth"]))
-        self.asked.append((unquote(self.path), login.get("password", "")))
-        self.send_response(self.status)
-        self.end_headers()
-        self.wfile.write(json.dumps({"message": self.message}).encode())
-
-    def address_string(self) -> str:
-        return "a socket"  # whose peer has no address
-
-
-@pytest.mark.parametrize(
-    ("status", "message", "expected"),
-    [
-        (200, "", ""),
-        (404, "manifest unknown: manifest unknown", "has no such image"),
-        (401, "unauthorized", "asks for a login (`docker login images.test:5000`, as root there)"),
-        (500, 'Head "https://a/": no basic auth credentials', "asks for a login"),
-        (500, 'Get "https://a/v2/": x509: unknown authority', "cannot be asked: x509: unknown authority"),
-        (503, "", "answers with status 503"),
-    ],
-)
-def test_the_engine_is_asked_for_an_image_with_the_login_that_root_has(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int, message: str, expected: str
-) -> None:
-    monkeypatch.setattr(registry, "ENGINE", str(tmp_path / "socket"))
-    monkeypatch.setattr(registry, "LOGINS", tmp_path / "config.json")
-    kept = {"images.test:5000": {"auth": base64.b64encode(b"someone:secret").decode()}}
-    (tmp_path / "config.json").write_text(json.dumps({"auths": kept}))
-    monkeypatch.setattr(EngineThatSays, "asked", [])
-    monkeypatch.setattr(EngineThatSays, "status", status)
-    monkeypatch.setattr(EngineThatSays, "message", message)
-    with UnixStreamServer(str(tmp_path / "socket"), EngineThatSays) as engine:
-        threading.Thread(target=engine.serve_forever, args=(0.01,), daemon=True).start()
-        found = registry.problem("images.test:5000/team/node:1")
-        engine.shutdown()
-    assert (expected in found) if expected else not found
-    assert EngineThatSays.asked == [("/distribution/images.test:5000/team/node:1/json", "secret")]
-
-
-def test_an_engine_that_is_not_dockers_is_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(registry, "ENGINE", str(tmp_path / "socket"))
-    monkeypatch.setattr(EngineThatSays, "server_version", "Libpod/5.4.2 (linux)")
-    monkeypatch.setattr(EngineThatSays, "status", 404)
-    with UnixStreamServer(str(tmp_path / "socket"), EngineThatSays) as engine:
-        threading.Thread(target=engine.serve_forever, args=(0.01,), daemon=True).start()
-        assert registry.asked_by_the_engine("images.test:5000/team/node:1") is None
-        engine.shutdown()
-
-
-def test_a_login_may_be_kept_by_a_helper(
-    monkeypatch: pytest.MonkeyPatch, programs: Path, tmp_path: Path
-) -> None:
-    program(
-        programs,
-        "docker-credential-vault",
-        """read -r name; printf '{"Username": "%s", "Secret": "s"}' "$name\"""",
-    )
-    monkeypatch.setattr(registry, "LOGINS", tmp_path / "config.json")
-    for settings in ({"credsStore": "vault"}, {"credHelpers": {"images.test": "vault"}}):
-        (tmp_path / "config.json").write_text(json.dumps(settings))
-        assert registry.login("images.test") == "images.test:s"
-    (tmp_path / "config.json").write_text('{"auths": {"images.test": {"identitytoken": "t"}}}')
-    assert registry.login("images.test") == "<token>:t"
-    for nonsense in (
-        "[]",
-        '{"auths": {"images.test": {"auth": "%"}}}',
-        '{"auths": []}',
-        '{"credsStore": "absent"}',
-        '{"auths": {"images.test": 1}}',
-    ):
-        (tmp_path / "config.json").write_text(nonsense)
-        assert not registry.login("images.test")

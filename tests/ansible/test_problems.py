@@ -82,6 +82,29 @@ def test_an_archive_of_the_image_that_is_not_here_is_named() -> None:
     assert text == "node_image_archive: no file /nowhere/image.tar on this machine"
 
 
+@pytest.mark.parametrize(
+    ("name", "is_here", "has", "source"),
+    [
+        ("muster:cpu", True, {"muster.flavor": "cpu"}, "host"),
+        ("muster:cpu", True, None, "here"),
+        ("muster:cpu", False, None, ""),
+        ("images.test/team/node:1", False, None, "registry"),
+        ("images.test/team/node:1", True, None, "registry"),
+        ("team/node", False, None, ""),
+    ],
+)
+def test_an_image_comes_from_the_host_its_registry_or_this_machine(
+    name: str, is_here: bool, has: dict[str, str] | None, source: str
+) -> None:
+    given = {
+        "node_image": name,
+        "node_image_archive": "",
+        "preflight_image_here": {"rc": 0 if is_here else 1},
+        "muster_seen": SEEN | {"engine": ENGINE | {"image": has}},
+    }
+    assert render_value("preflight", "preflight_image_from", {"node1": {}}, **given) == source
+
+
 def test_gpus_that_are_to_be_left_alone_are_no_problem() -> None:
     assert problems(choices={"container_engine_nvidia": "no"}, **CARDS) == ""
     assert problems(choices={"container_engine_nvidia": False}, **CARDS) == ""  # YAML's own no
@@ -255,9 +278,9 @@ def test_an_engine_is_setups_as_long_as_its_package_is_there(
 
 def test_hosts_get_this_machines_image_and_a_file_of_it_where_the_push_failed() -> None:
     hosts: dict[str, dict[str, Any]] = {
-        "node1": {"preflight_image_source": "here", "node_pushed": {"rc": 0}},
-        "node2": {"preflight_image_source": "here", "node_pushed": {"rc": 1}},
-        "node3": {"preflight_image_source": "registry", "node_pushed": {"skipped": True}},
+        "node1": {"node_image_source": "here", "node_pushed": {"rc": 0}},
+        "node2": {"node_image_source": "here", "node_pushed": {"rc": 1}},
+        "node3": {"node_image_source": "registry", "node_pushed": {"skipped": True}},
         "node4": {},
     }
     inventory = {name: host | {"inventory_hostname": name} for name, host in hosts.items()}
