@@ -249,7 +249,8 @@ class Hosts:
 
 # Not logs, caches, nor the second copies that package and account tools keep of their own files; not the
 # group `rdma`, which Debian's rdma-core leaves when it is purged, as its policy has it; nor units that a host
-# starts only at its first boot (ConditionNeedsUpdate, ConditionFirstBoot).
+# starts only at its first boot (ConditionNeedsUpdate, ConditionFirstBoot). A
+# systemd that is too busy to answer is asked again.
 LISTING = r"""
 find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /var/tmp \
   -o -path /var/cache -o -path /var/log -o -path /var/lib/apt -o -path /var/lib/ucf -o -path '/etc/*-' \
@@ -258,8 +259,9 @@ find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /
   -o -printf '%p %y %m %u:%g %l\n'
 find /etc /home /root /usr/local -xdev -type f ! -path '/etc/*-' ! -path /etc/group ! -path /etc/gshadow \
   ! -path '*/.ansible/*' -exec sha256sum {} +
-systemctl list-unit-files --no-legend --no-pager | grep -v ' transient ' | sed -E 's/ +/ /g; s/^/unit /'
-systemctl list-units --no-legend --plain --type=service,socket,timer --state=active \
+listed() { until found=$(systemctl "$@" --no-legend --no-pager); do sleep 1; done; echo "$found"; }
+listed list-unit-files | grep -v ' transient ' | sed -E 's/ +/ /g; s/^/unit /'
+listed list-units --plain --type=service,socket,timer --state=active \
   | awk '{print "active", $1}' | grep -vE 'user@|user-runtime-dir@|systemd-(hostnamed|timedated|localed)' \
   | grep -vE '(ldconfig|sshd-keygen|systemd-(firstboot|.*-update|sysusers|update-done))[.]'
 { nft list ruleset || iptables-save; } 2>/dev/null | grep -v '^#' \
