@@ -184,26 +184,24 @@ def test_a_wait_for_what_was_begun_long_ago_changes_no_later_entry(folder: Path)
     assert not any(entry["wait"] for entry in entries)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "meets"),
-    [
-        ("", ["node1:29500", 3, 1]),
-        (", world_size=4", ["node1:29500", 4, 1]),
-        (", 'tcp://node2:7', rank=2, world_size=5", ["node2:7", 5, 2]),
-        (", 'tcp://node2:7?rank=2&world_size=5'", ["node2:7", 5, 2]),
-        (", init_method='file:///nfs/store', world_size=4, rank=0", ["/nfs/store", 4, 0]),
-        (", store=object(), world_size=2, rank=1", ["", 2, 1]),
-    ],
-)
-def test_the_start_of_a_group_is_noted_with_its_address_size_and_number(
-    folder: Path, arguments: str, meets: list[Any]
-) -> None:
+MEETS: dict[str, list[Any]] = {
+    "": ["node1:29500", 3, 1],
+    ", world_size=4": ["node1:29500", 4, 1],
+    ", 'tcp://node2:7', rank=2, world_size=5": ["node2:7", 5, 2],
+    ", 'tcp://node2:7?rank=2&world_size=5'": ["node2:7", 5, 2],
+    ", init_method='file:///nfs/store', world_size=4, rank=0": ["/nfs/store", 4, 0],
+    ", store=object(), world_size=2, rank=1": ["", 2, 1],
+}
+
+
+def test_the_start_of_a_group_is_noted_with_its_address_size_and_number(folder: Path) -> None:
     path = folder / "torch" / "distributed" / "distributed_c10d.py"
     given = "backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None"
     path.write_text(path.read_text().replace("init_process_group(backend)", f"init_process_group({given})"))
     environment = "os.environ.update(MASTER_ADDR='node1', MASTER_PORT='29500', WORLD_SIZE='3', RANK='1')\n"
-    run(folder, f"{environment}dist.init_process_group('gloo'{arguments})\n")
-    assert read_ring(str(folder / "ring-1"))["entries"][-1]["meets"] == meets
+    run(folder, environment + "".join(f"dist.init_process_group('gloo'{words})\n" for words in MEETS))
+    noted = read_ring(str(folder / "ring-1"))["entries"][1:]
+    assert [entry["meets"] for entry in noted] == [*MEETS.values()]
 
 
 def test_an_argument_that_torch_refuses_is_no_error_of_the_recorder(folder: Path) -> None:
@@ -299,26 +297,28 @@ def test_the_members_of_a_group_fit_into_its_slot(tmp_path: Path, ranks: Sequenc
     assert (read["ranks"], read["count"]) == (said, 1)
 
 
-@pytest.mark.parametrize("character", ["n", "ä", "界", "\N{SNAIL}", '"', "\x01", "\udcff"], ids=ascii)
-def test_the_longest_names_in_any_script_fit_into_their_slots(folder: Path, character: str) -> None:
+CHARACTERS = ("n", "ä", "界", "\N{SNAIL}", '"', "\x01", "\udcff")
+
+
+def test_the_longest_names_in_any_script_fit_into_their_slots(folder: Path) -> None:
     run(
         folder,
-        f"long = {character!a} * 300\n"
         "world = sys.modules['torch.distributed.distributed_c10d']._world\n"
-        "world.pg_names['world'] = long\n"
         "recorder = sys.modules['muster_recorder'].recorder\n"
         "words = 'recorder.begin_work(\"world\", long, [Tensor(1 << 50)])'\n"
-        "exec(compile(words, long + '.py', 'exec'))\n",
+        f"for long in {[300 * character for character in CHARACTERS]!a}:\n"
+        "    world.pg_names['world'] = long\n"
+        "    exec(compile(words, long + '.py', 'exec'))\n",
     )
     read = read_ring(str(folder / "ring-1"))
-    _, counted = read["groups"]
-    _, entry = read["entries"]
-    long = character * 300
-    assert counted["group"] == entry["group"]
-    assert (long.startswith(entry["group"]), len(entry["group"]) >= 10) == (True, True)
-    assert (long.startswith(entry["op"]), len(entry["op"]) >= 6) == (True, True)
-    assert entry["where"].endswith(f"{character}.py:1")
-    assert (entry["kind"], entry["elements"]) == ("work", 1 << 50)
+    assert len(read["entries"]) == 1 + len(CHARACTERS)
+    for character, counted, entry in zip(CHARACTERS, read["groups"][1:], read["entries"][1:], strict=True):
+        long = character * 300
+        assert counted["group"] == entry["group"]
+        assert (long.startswith(entry["group"]), len(entry["group"]) >= 10) == (True, True)
+        assert (long.startswith(entry["op"]), len(entry["op"]) >= 6) == (True, True)
+        assert entry["where"].endswith(f"{character}.py:1")
+        assert (entry["kind"], entry["elements"]) == ("work", 1 << 50)
 
 
 def test_the_evidence_of_many_ranks_fits_into_one_answer(tmp_path: Path) -> None:
