@@ -106,15 +106,6 @@ def test_the_losses_are_those_of_the_whole_model_on_every_mesh(
 
 
 @pytest.mark.soak
-def test_a_training_goes_on_from_four_ranks_to_two_to_three(
-    tmp_path: Path, text: tuple[str, ...], whole: list[float]
-) -> None:
-    train(tmp_path, 4, text, "--steps", "2", "--tensor", "2")
-    train(tmp_path, 2, text, "--steps", "4", "--resume")
-    assert train(tmp_path, 3, text, "--steps", "6", "--resume") == pytest.approx(whole, abs=1e-5)
-
-
-@pytest.mark.soak
 def test_four_ranks_hold_a_quarter_of_100_million_weights_each(
     launch: Launch, tmp_path: Path, text: tuple[str, ...]
 ) -> None:
