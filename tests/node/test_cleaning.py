@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.wire.frames import Frame
+from muster.deploy.core.wire.job_folders import JobFolders
 from muster.deploy.core.wire.store import Store
 from muster.deploy.features.clean.on_host.cleanup import FRESH_SECONDS, Cleaning
 
@@ -99,6 +100,31 @@ def test_where_nothing_ever_ran_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert clean(tmp_path) == {"removed": [], "kept": [], "freed": 0, "results": []}
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("metrics.jsonl", 3),
+        ("metrics.jsonl", None),
+        ("steps.jsonl", 2),
+        ("returned/rank-1.json", 3),
+        ("returned/a", None),
+    ],
+)
+def test_a_file_that_the_driver_has_is_no_result(tmp_path: Path, name: str, size: int | None) -> None:
+    """A driver that was killed has told the host nothing; and it has not all of a file that grew."""
+    folder = make_job(tmp_path, "old", b"code")
+    path = folder / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("{}\n")
+    if size is not None:
+        record = {"job": "old", "name": "../fetched.metrics.node1.json", "text": f'{{"out/{name}": {size}}}'}
+        JobFolders(tmp_path / "jobs").do_record(record, b"")
+    for each in (path.parent, folder / "out", folder / "run", folder):
+        os.utime(each, (LONG_AGO, LONG_AGO))
+    assert clean(tmp_path)["removed"] == (["old"] if size == 3 else [])
+    assert path.exists() == (size != 3)
+
+
 def test_what_a_program_wrote_stays_without_code_and_logs_until_it_is_given_up(tmp_path: Path) -> None:
     folder = make_job(tmp_path, "old", b"code")
     contents = {
@@ -110,6 +136,7 @@ def test_what_a_program_wrote_stays_without_code_and_logs_until_it_is_given_up(t
     contents |= {
         "out/model.pt": b"m",
         "out/steps.jsonl": b"s",
+        "fetched.metrics.node1.json": b'{"out/steps.jsonl": 1}',
         "run/job.json": b"{}",
         "logs/rank.out": b"l" * 999,
     }
@@ -128,7 +155,7 @@ def test_what_a_program_wrote_stays_without_code_and_logs_until_it_is_given_up(t
     assert found["freed"] >= 999
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
     stays = {"code/ckpt/last.pt", "out/model.pt", "out/steps.jsonl", "run/job.json", "lock.node1", "result"}
-    assert files == stays
+    assert files == stays | {"fetched.metrics.node1.json"}
     assert clean(tmp_path)["results"] == found["results"]
     assert clean(tmp_path, results=True)["removed"] == ["old"]
     assert not folder.exists()
@@ -154,16 +181,6 @@ def test_caches_in_the_folder_for_results_and_links_in_the_job_stay(
     found = clean(tmp_path)
     assert [(left["job"], left["files"]["files"]) for left in found["results"]] == [("old", 1)]
     assert path.is_symlink() or path.exists()
-
-
-@pytest.mark.parametrize("name", ["steps.jsonl", "metrics.jsonl", "returned/rank-0.json"])
-def test_what_the_driver_has_fetched_keeps_no_job(name: str, tmp_path: Path) -> None:
-    path = make_job(tmp_path, "old", b"code") / "out" / name
-    path.parent.mkdir(parents=True)
-    path.touch()
-    for each in (path.parents[2] if "/" in name else path.parents[1], path.parent, *path.parents[:3]):
-        os.utime(each, (LONG_AGO, LONG_AGO))
-    assert clean(tmp_path)["removed"] == ["old"]
 
 
 def test_a_host_that_is_done_may_remove_what_another_moves_a_job_to(

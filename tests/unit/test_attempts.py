@@ -479,6 +479,6 @@ def test_metrics_that_went_with_their_head_are_said_to_be_missing(
     job.spec = dataclasses.replace(job.spec, max_restarts=1)
     job._policy = Policy(1, 1)
     out = "/home/ml/.muster/jobs/20261120-120000-abcd/out"
-    rest = f"the rest could not be fetched from node1, where it is in {out}"
-    said = f"metrics.jsonl and steps.jsonl are incomplete: {rest}"
+    rest = f"the rest is in {out} on node1"
+    said = f"metrics.jsonl and steps.jsonl are incomplete: {rest}; muster get 20261120-120000-abcd fetches it"
     assert job.run().notes == (said,)

@@ -18,7 +18,7 @@ from muster.deploy.core.connect.requests.request import Payload, Request
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job import fetch_output
 from muster.deploy.core.job.events import drop
-from muster.deploy.core.job.fetch_output import ALL_SECONDS, LEAST_PART
+from muster.deploy.core.job.fetch_output import ALL_SECONDS, LEAST_PART, MOST_BYTES
 from muster.deploy.core.wire.files import Files
 from muster.deploy.features.metrics import driver
 from muster.deploy.features.metrics.driver import Metrics
@@ -37,6 +37,7 @@ class Head:
         self.host = host
         self.files = {f"{FOLDER}/out/{name}.jsonl": content for name, content in files.items()}
         self.asked: list[str] = []
+        self.confirmed: dict[str, dict[str, int]] = {}
         self.pings: list[float] = []
         self.now = 1000.0
         self._delay, self._speed = delay, speed
@@ -73,12 +74,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Head], None]:
     return follow
 
 
-def fetched(*heads: Any, job: str = "", allocation: str = "") -> tuple[dict[str, str], list[str]]:
+def fetched(
+    *heads: Any, job: str = "", allocation: str = "", problem: str = ""
+) -> tuple[dict[str, str], list[str]]:
     """The files that are kept after an attempt on each of these heads, and the notes."""
     found = Metrics(shared_home=bool(allocation))
     plan = SimpleNamespace(hosts=[SimpleNamespace(folder=job or FOLDER)])
     texts = dict[str, str]()
-    folder = SimpleNamespace(kept=lambda name: None, keep=texts.__setitem__)
+    folder: Any = SimpleNamespace(kept=lambda name: None, keep=texts.__setitem__, problem=problem)
+    folder.record_on = lambda head, name, sizes: head.confirmed.update({name: sizes})
     for head in heads:
         attempt: Any = SimpleNamespace(head=head, plan=plan, folder=folder, emit=drop)
         found.begins(attempt)
@@ -106,8 +110,27 @@ def test_files_of_which_nothing_came_are_named_with_their_place() -> None:
 def test_a_file_that_lacks_the_part_of_an_earlier_head_says_where_that_is() -> None:
     _, notes = fetched(Head("node1", steps=b""), Head("node2", metrics=b'{"epoch": 2}\n', steps=b""))
     assert notes == [
-        f"metrics.jsonl is incomplete: the rest could not be fetched from node1, where it is in {FOLDER}/out"
+        f"metrics.jsonl is incomplete: the rest is in {FOLDER}/out on node1; muster get j fetches it"
     ]
+
+
+def test_a_file_is_cut_at_a_line_and_named_where_it_is_larger_than_the_limit() -> None:
+    line = b'{"step": 1, "loss": 0.5}\n'
+    head = Head("node1", metrics=line, steps=line * (MOST_BYTES // len(line) + 1))
+    texts, notes = fetched(head)
+    assert texts["steps.jsonl"].encode() == line * (MOST_BYTES // len(line))
+    assert notes == [
+        f"steps.jsonl is incomplete: the rest is in {FOLDER}/out on node1; muster get j fetches it"
+    ]
+    assert head.confirmed == {"../fetched.metrics.node1.json": {"out/metrics.jsonl": len(line)}}
+
+
+@pytest.mark.parametrize("problem", ["", "the disk is full"])
+def test_a_host_hears_which_files_are_kept_here(problem: str) -> None:
+    head = Head("node1", metrics=b"{}\n", steps=b"")
+    fetched(head, problem=problem)
+    sizes = {"out/metrics.jsonl": 3, "out/steps.jsonl": 0}
+    assert head.confirmed == ({} if problem else {"../fetched.metrics.node1.json": sizes})
 
 
 def test_what_the_same_head_gives_later_is_missing_no_more() -> None:

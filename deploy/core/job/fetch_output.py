@@ -18,10 +18,10 @@ LEAST_PART, QUICK_SECONDS = 1 << 16, 2.0
 
 
 def fetched(head: Channel, path: str, seconds: float, largest: int = MOST_BYTES) -> bytes:
-    """A file of a host, within these seconds; of a larger one only its begin. Empty if there is no file."""
+    """A file of a host, within these seconds; of a larger one, more than `largest` bytes. b"" for none."""
     content, most = bytearray(), LEAST_PART
     deadline = time.monotonic() + seconds
-    while len(content) < largest:
+    while len(content) <= largest:
         head.post(PING)
         began = time.monotonic()
         left = min(PART_SECONDS, deadline - began)

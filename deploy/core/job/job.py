@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +10,6 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.kept_connections import KeptConnections
 from ..connect.pipe import OpenPipe
-from ..connect.requests.jobs import RECORD
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..plan.launch_plan import LaunchPlan
@@ -197,7 +194,7 @@ class Job:
         announced, self._announced = self._announced, the_plan
         try:
             self.folder.begin(the_plan, self._policy.left_out)
-            self._record(head, "job.json", self.folder.record, wait=False)
+            self.folder.record_on(head, "job.json", self.folder.record)
             self.features.tell(Feature.begins, attempt)
         except MusterError:
             self._announced = announced
@@ -216,18 +213,10 @@ class Job:
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._results[-1] = result
         self._history.ended(result)
-        self._record(head, "result.json", result.as_json(), wait=True)  # first: files may take minutes
+        # First: files may take minutes.
+        self.folder.record_on(head, "result.json", result.as_json(), wait=True)
         self.features.tell(Feature.fetch, attempt)
         self._stage("")
-
-    def _record(self, head: Channel, name: str, content: object, *, wait: bool) -> None:
-        """Write a record on the head too, where any machine can ask for it. A detached driver runs there."""
-        if not self.folder.detached:
-            with contextlib.suppress(MusterError):
-                text = json.dumps(content, indent=2) + "\n"
-                written = head.post(RECORD, job=self.spec.job, name=name, text=text)
-                if wait:
-                    head.wait(written, 5)
 
     def _next(self, decision: Decision, attempt: int) -> tuple[Host, ...]:
         self._again, self._policy = decision.again, decision.policy  # an interrupt may follow at once
@@ -286,7 +275,7 @@ class Job:
         else:
             self._pass_on(event)
         if isinstance(event, Recorded) and self._head:
-            self._record(self._head, "job.json", self.folder.record, wait=False)
+            self.folder.record_on(self._head, "job.json", self.folder.record)
 
     def _pass_on(self, event: Event) -> None:
         self.folder.on_event(event)

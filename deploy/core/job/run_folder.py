@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from ..connect.channel import Channel
+from ..connect.requests.jobs import RECORD
 from ..errors import MusterError, UsageError
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import MAX_LOG, LaunchSpec
@@ -283,6 +285,15 @@ class RunFolder:
             self._write(name, content)
         except OSError as error:
             self._full = self._full or explain(error)
+
+    def record_on(self, host: Channel, name: str, content: object, *, wait: bool = False) -> None:
+        """Write a record on a host too, where any machine can ask for it. A detached driver runs there."""
+        if not self.detached:
+            with contextlib.suppress(MusterError):
+                text = json.dumps(content, indent=2) + "\n"
+                written = host.post(RECORD, job=self.path.name, name=name, text=text)
+                if wait:
+                    host.wait(written, 5)
 
     @property
     def problem(self) -> str:

@@ -33,8 +33,6 @@ CACHES = {
     ".ruff_cache",
 }
 COMPILED = (".pyc", ".pyo")
-RECORDS = {"metrics.jsonl", "steps.jsonl", "returned"}
-"""The entries of $MUSTER_OUT that the driver fetches into the run's folder (features/metrics/driver.py)."""
 MOST_FILES, MOST_ENTRIES, MOST_DEPTH, MOST_SECONDS = 10_000, 250_000, 32, 1.5
 NO_LIMITS = (math.inf, math.inf, math.inf)
 

@@ -14,8 +14,7 @@ from ...core.text.terminal import harmless
 from ...core.text.text import count, size
 from .messages import CLEAN, Cleaned
 
-CLEAN_SECONDS, DAY = 600.0, 86400.0
-DEFAULT_DAYS = 7
+CLEAN_SECONDS, DAY, DEFAULT_DAYS = 600.0, 86400.0, 7
 MOST_JOBS = 20
 """Jobs of a host whose results are named."""
 
@@ -25,8 +24,7 @@ def clean_hosts(cluster: Cluster, age: float, *, results: bool) -> HostOutcomes[
 
     `results`: also the files that their programs wrote.
     """
-    wanted = {"older": age, "results": results}
-    return ask_every(cluster.channels, CLEAN, CLEAN_SECONDS, lambda host: wanted)
+    return ask_every(cluster.channels, CLEAN, CLEAN_SECONDS, lambda host: {"older": age, "results": results})
 
 
 @dataclass(frozen=True)

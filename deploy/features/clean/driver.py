@@ -21,8 +21,8 @@ class LeftInMemory(Feature):
         """Ask the hosts that still answer."""
         if result.failure is None or not attempt.is_last:
             return result
-        seconds = now() - attempt.began
-        answers = ask_every(attempt.answering, LEFT_MEMORY, ASK_SECONDS, lambda host: {"seconds": seconds})
+        wanted = {"seconds": now() - attempt.began}
+        answers = ask_every(attempt.answering, LEFT_MEMORY, ASK_SECONDS, lambda host: wanted)
         left = ((host, text) for host, answer in answers.results.items() if (text := answer.described))
         notes = [
             f"left in the memory of {fold_names(hosts)}: {text}; there: ls -l /dev/shm"

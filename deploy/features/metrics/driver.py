@@ -38,7 +38,7 @@ class Metrics(Feature):
         attempt.emit(Stage("fetching the metrics"))
         head, out = attempt.head, JobPaths(attempt.plan.hosts[0].folder).out
         lacking = self._unfetched[head.host, out] = [*KEYS]  # an interrupt may come
-        deadline = time.monotonic() + ALL_SECONDS
+        sizes, deadline = dict[str, int](), time.monotonic() + ALL_SECONDS
         for name, key in KEYS.items():
             try:
                 content = fetched(head, f"{out}/{name}", deadline - time.monotonic())
@@ -46,31 +46,31 @@ class Metrics(Feature):
                 path = Path(out, name)
                 if not (self._shared_home and path.parent.is_dir()):
                     continue
-                content = path.open("rb").read(MOST_BYTES) if path.is_file() else b""
-            text = content.decode(errors="replace") or None
-            self._texts[name] = joined(self._texts[name], text, key)
-            lacking.remove(name)
-
-    def over(self, result: LaunchResult) -> LaunchResult:
-        """Write the files, and note what is missing."""
-        for name, text in self._texts.items():
+                content = path.open("rb").read(MOST_BYTES + 1) if path.is_file() else b""
+            whole = content.rfind(b"\n", 0, MOST_BYTES) + 1
+            lines = content if len(content) <= MOST_BYTES else content[:whole]
+            self._texts[name] = text = joined(self._texts[name], lines.decode(errors="replace") or None, key)
             if text is not None:
                 self._folder.keep(name, text)
-        return dataclasses.replace(result, notes=(*result.notes, *self._missing()))
+            if lines == content:
+                lacking.remove(name)
+                sizes[f"out/{name}"] = len(content)
+        if not self._folder.problem:
+            self._folder.record_on(head, f"../fetched.metrics.{head.host}.json", sizes)
 
-    def _missing(self) -> list[str]:
-        """Notes about files that are missing or incomplete on this machine, with the location of the rest."""
-        lines = []
+    def over(self, result: LaunchResult) -> LaunchResult:
+        """Note which files are missing or incomplete on this machine, and where the rest is."""
+        lines = [*result.notes]
         for (head, out), names in self._unfetched.items():
             if partial := [name for name in names if self._texts[name] is not None]:
                 verb = "is" if len(partial) == 1 else "are"
-                rest = f"the rest could not be fetched from {head}, where it is in {out}"
+                rest = f"the rest is in {out} on {head}; muster get {Path(out).parent.name} fetches it"
                 lines.append(f"{' and '.join(partial)} {verb} incomplete: {rest}")
             if missing := [name for name in names if self._texts[name] is None]:
                 why = "could not be fetched; if the program wrote"
                 it = "it, it is" if len(missing) == 1 else "them, they are"
                 lines.append(f"{' and '.join(missing)} {why} {it} in {out} on {head}")
-        return lines
+        return dataclasses.replace(result, notes=(*lines,))
 
 
 def joined(earlier: str | None, later: str | None, key: str = "epoch") -> str | None:

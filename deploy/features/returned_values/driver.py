@@ -37,10 +37,14 @@ class ReturnedValues(Feature):
         outs = {host.host.name: JobPaths(host.folder).out for host in attempt.plan.hosts}
 
         def fetch(host: str) -> None:
+            channel, sizes = cluster.channels[host], dict[str, int]()
             for name in map(name_of, ranks[host]):
                 path = f"{outs[host]}/{name}"
                 with contextlib.suppress(MusterError):
-                    if content := fetched(cluster.channels[host], path, ALL_SECONDS, MOST_RETURNED):
+                    if content := fetched(channel, path, ALL_SECONDS, MOST_RETURNED):
                         attempt.folder.keep(name, content)
+                        sizes[f"out/{name}"] = len(content)
+            if not attempt.folder.problem:  # then muster clean may remove what has this size there
+                attempt.folder.record_on(channel, f"../fetched.returned.{host}.json", sizes)
 
         on_every([host for host in ranks if host in cluster.channels], fetch, interrupted=cluster.close)

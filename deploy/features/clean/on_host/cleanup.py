@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ....core.wire.frames import Frame
 from ....core.wire.paths import JobPaths, MusterPaths
 from ....core.wire.store import DRAFTS, every_lock_held
-from ....core.wire.written import RECORDS, Search, WrittenFile, counted
+from ....core.wire.written import Search, counted
 from .left_memory import left_in_memory
 
 # A younger file of the store may belong to a launch that has not registered its list of files yet.
@@ -82,7 +82,9 @@ def _remove(folder: Path, before: float, gone: Path, with_results: bool) -> _End
         if _newest(folder) <= before:
             search = Search(str(folder))
             written = () if with_results else (*search.beside_code(), *search.out())
-            found = [*filter(_is_result, written)]
+            sizes = _fetched(folder)
+            inside = (file for file in written if not os.path.isabs(file.target))
+            found = [file for file in inside if file.size != sizes.get(file.path)]
             if found:
                 return _End(_strip(folder, {file.path for file in found}), counted(found, search))
             size = _size(folder)
@@ -92,9 +94,13 @@ def _remove(folder: Path, before: float, gone: Path, with_results: bool) -> _End
     return None
 
 
-def _is_result(file: WrittenFile) -> bool:
-    is_record = file.path.startswith("out/") and file.path.split("/")[1] in RECORDS
-    return not is_record and not os.path.isabs(file.target)
+def _fetched(folder: Path) -> dict[str, int]:
+    """The sizes of the output files that the driver has: it has not all of one that grew."""
+    sizes: dict[str, int] = {}
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        for path in folder.glob("fetched.*.json"):
+            sizes |= json.loads(path.read_text())
+    return sizes
 
 
 def _strip(folder: Path, results: set[str]) -> int:
@@ -138,10 +144,8 @@ def _digests(folder: Path) -> set[str]:
 
 def _newest(folder: Path) -> float:
     """The last write of a job: a folder's time changes with its entries, a log's with each line."""
-    paths = JobPaths(str(folder))
-    logs = [*Path(paths.logs).glob("*"), *Path(paths.run, "logs").glob("*")]
-    paths_of_job = [folder, Path(paths.run), Path(paths.out), *logs]
-    return max(path.stat().st_mtime for path in paths_of_job if path == folder or path.exists())
+    written = [path for part in ("run", "out", "logs/*", "run/logs/*") for path in folder.glob(part)]
+    return max(path.stat().st_mtime for path in (folder, *written))
 
 
 def _size(folder: Path) -> int:

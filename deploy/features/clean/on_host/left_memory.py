@@ -31,11 +31,10 @@ def left_in_memory(since: float = 0.0) -> Frame:
     if files:
         for used in _used():
             files.pop(used, None)
-    largest = max(files.values(), default=(0, ""))
     return {
         "files": len(files),
         "bytes": sum(size for size, _ in files.values()),
-        "largest": largest[1],
+        "largest": max(files.values(), default=(0, ""))[1],
     }
 
 
