@@ -44,7 +44,6 @@ GATHERERS = {
 FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "check bench": "check --bench measures links and hosts, and shows the slow ones as findings",
     "samples leases": "a sample of a host has the jobs that lease its GPUs",
-    "top why": "it shows how long each rank works on a step",
 }
 """The features that import another, each with the reason. Only shorten it."""
 ALL = {"all_features.py", "all_handlers.py", "all_options.py"}

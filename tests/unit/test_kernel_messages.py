@@ -24,11 +24,12 @@ from muster.deploy.features.why.kernel import (
     KERNEL_MESSAGES,
     KernelFinding,
     KernelLine,
-    with_kernel_messages,
+    KernelMessages,
     with_lines,
 )
 from muster.deploy.features.why.on_host import kernel_log
 from muster.deploy.features.why.on_host.kernel_log import KernelLog, kind_of, read_kmsg
+from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-3] slots=2")
@@ -177,13 +178,14 @@ def test_a_host_that_cannot_be_read_is_named_and_a_stopped_job_asks_none() -> No
         "node3": Channel({}),
     }
     cluster: Any = SimpleNamespace(channels=channels, silent={"node3": "frozen"})
-    read = with_kernel_messages(FAILED, cluster, 0.0)
+    attempt = attempt_of(PLAN, cluster)
+    read = KernelMessages().ended(attempt, FAILED)
     (found,) = read.findings
     assert isinstance(found, KernelFinding)
     assert [(line.host, line.kind) for line in found.messages] == [("node2", "xid")]
     assert found.unread == {"node1": "needs root", "node3": "it does not answer"}
     stopped = replace(FAILED, failure=Failure("interrupted", "SIGINT (2)", 130))
-    assert with_kernel_messages(stopped, cluster, 0.0).findings == (KernelFinding(),)
+    assert KernelMessages().ended(attempt, stopped).findings == (KernelFinding(),)
 
 
 def test_the_verdict_has_a_line_for_each_kind_and_host(tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ from muster.deploy.features.samples.driver import SampleFile
 from muster.deploy.features.top import sources
 from muster.deploy.features.top.notes import Judge
 from muster.deploy.features.top.sources import GrowingFile, HostSource, JobSource, look_of
-from muster.deploy.features.top.top_history import PrintedText, TopHistory, Unreached
-from muster.deploy.features.why.stragglers import PACE, PaceLook, pace_line
+from muster.deploy.features.top.top_history import PaceLook, PrintedText, TopHistory, Unreached
+from muster.deploy.features.why.stragglers import PACE, pace_line
 from tests.unit import paces
 from tests.unit.records import host_sample
+from tests.unit.records import job as job_state
 from tests.waiting import wait_until
 
 EVIL = [
@@ -217,6 +218,22 @@ def test_a_recorded_job_gives_the_newest_look_at_its_ranks(tmp_path: Path) -> No
 @pytest.mark.parametrize("look", EVIL, ids=range(len(EVIL)))
 def test_a_malformed_line_of_the_pace_is_none(look: bytes) -> None:
     assert look_of(look) is None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ('{"since": 40.0, "why": "rank 1 has not come"}', "no step for 1 min 0 s: rank 1 has not come"),
+        ('{"since": "40"}', ""),
+        ("[", ""),
+        ("", ""),
+    ],
+)
+def test_the_stall_that_the_driver_records_is_shown(recorded: str, shown: str) -> None:
+    history = TopHistory()
+    history.take(job_state(1, 2, recorded={"stall": recorded}), 1.0)
+    history.take(replace(host_sample(0, 10), at=100.0), 1.0)
+    assert history.stall(1.0) == shown
 
 
 def test_the_log_ends_with_the_errors_of_a_rank_that_failed(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from ...core.connect.fanout import in_thread
 from ...core.connect.pipe import LostError, why_lost
 from ...core.connect.requests.hosts import SAMPLE, HostSampled
 from ...core.connect.requests.jobs import FILES, OUTPUT, READ
+from ...core.decode import MALFORMED, from_json
 from ...core.errors import MusterError
 from ...core.hosts.host_sample import SAMPLES, HostSample, of_line
 from ...core.job.bounded import value_of
 from ...core.job.find import LocatedJob, line_of, state_of
 from ...core.job.reconnect import TRY_SECONDS
 from ...core.wire.rank_logs import RankLog
-from ..why.stragglers import PACE, PaceLook, pace_look
-from .top_history import PrintedText, TopRecord, Unreached
+from .top_history import PaceLook, PrintedText, TopRecord, Unreached
 
 CHUNK_BYTES, BACK = 1 << 20, 1 << 23  # of a request; of samples from before: some minutes of 64 hosts
 TAIL, LONG_TAIL, MOST_TAILS = 1 << 12, 1 << 17, 256  # bytes of a log and of rank 0's, and logs, from before
@@ -68,7 +68,7 @@ class JobSource:
     def __init__(self, located: LocatedJob) -> None:
         self._located, self._job, self._state = located, located.state.job, located.state
         self._samples = GrowingFile(self._read, SAMPLES, CHUNK_BYTES)
-        self._pace = GrowingFile(self._read, PACE, LONGEST_PACE)
+        self._pace = GrowingFile(self._read, "pace.jsonl", LONGEST_PACE)
 
     def begin(self) -> Iterator[TopRecord]:
         """Its state, its last samples, and the last line of each rank."""
@@ -132,8 +132,9 @@ def _attempt_of(name: str) -> int | None:
 
 def look_of(line: bytes) -> PaceLook | None:
     """The look of a line of pace.jsonl; None for a malformed line."""
-    with contextlib.suppress(ValueError, RecursionError):
-        return pace_look(value_of(line))
+    with contextlib.suppress(*MALFORMED):
+        look: PaceLook = from_json(PaceLook, value_of(line))
+        return look
     return None
 
 

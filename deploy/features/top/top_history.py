@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from ...core.connect.requests.jobs import JobState
+from ...core.decode import MALFORMED, AtMost, Between, from_json
+from ...core.hosts.bounds import Rank, Seconds, Text
 from ...core.hosts.host_sample import HostSample, RankSample, TrainingSample
 from ...core.text.printed import figures_of, seconds_left
 from ...core.text.terminal import without_colours
-from ..why.messages import stall_of, stall_text
-from ..why.stragglers import PaceLook
+from ...core.text.text import duration
 
 KEPT = 64  # samples of a host or rank: the length of a sparkline
 KEPT_LINES, KEPT_PROGRESS, LONGEST_LINE = 200, 500, 500
@@ -36,6 +39,32 @@ class Unreached:
 
     host: str
     why: str
+
+
+@dataclass(frozen=True)
+class RankLook:
+    """A rank in a line of the pace: the seconds of a step that it works, and that the others wait for it."""
+
+    rank: Rank
+    own_seconds: Seconds
+    late_seconds: Seconds
+    late: bool
+
+
+@dataclass(frozen=True)
+class PaceLook:
+    """The part of a line of pace.jsonl that is shown."""
+
+    attempt: Annotated[int, Between(0, 1 << 20)]
+    ranks: Annotated[tuple[RankLook, ...], AtMost(1 << 12)]
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A job makes no progress since this time, by its driver's clock, and the cause."""
+
+    since: Seconds
+    why: Text
 
 
 TopRecord = HostSample | PrintedText | Unreached | PaceLook | JobState
@@ -165,12 +194,13 @@ class TopHistory:
 
     def stall(self, now: float) -> str:
         """`no step for 1 min 36 s: rank 3 on node2 has not come to ...`, from the driver; empty for none."""
-        stall = stall_of(self.job.recorded) if self.job else None
-        if stall is None:
+        try:
+            stall: Stall = from_json(Stall, json.loads(self.job.recorded["stall"] if self.job else ""))
+        except MALFORMED:  # none, or what only a broken host sends
             return ""
         # The last sample gives the driver's clock, which may differ from the reader's.
         at = self._newest + max(0.0, now - self._heard) if self._newest else stall.since
-        return stall_text(max(0.0, at - stall.since), stall.why)
+        return f"no step for {duration(max(0.0, at - stall.since))}: {stall.why}"
 
     def _sample(self, sample: HostSample, heard: float) -> None:
         if sample.attempt > self._attempt:

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 from ...core.connect.channel import Channel
-from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
 from ...core.connect.requests.request import Request
 from ...core.decode import AtMost, Like, lazy_dataclass
@@ -102,28 +101,13 @@ class KernelMessages(Feature):
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Reading a journal takes seconds, for which no restart should wait."""
-        if not attempt.is_last:
+        failure, channels = result.failure, attempt.answering
+        if failure is None or failure.kind in OWN or not attempt.is_last:
             return result.having(KernelFinding())
-        return with_kernel_messages(result, attempt.cluster, attempt.began)
-
-
-def with_kernel_messages(result: LaunchResult, cluster: Cluster, since: float) -> LaunchResult:
-    """The result with the messages since this time, and the hosts that do not let them be read.
-
-    Those of the host that failed first come first.
-    """
-    failure = result.failure
-    if failure is None or failure.kind in OWN:
-        return result.having(KernelFinding())
-    channels = {
-        name: channel
-        for name, channel in cluster.channels.items()
-        if name not in cluster.silent and not channel.ended
-    }
-    lines, unread = kernel_messages(channels, since)
-    unread |= dict.fromkeys(cluster.channels.keys() - channels.keys(), "it does not answer")
-    found = sorted(lines, key=lambda line: line.host != failure.host)
-    return with_lines(result, found, unread)
+        lines, unread = kernel_messages(channels, attempt.began)
+        unread |= dict.fromkeys(attempt.cluster.channels.keys() - channels.keys(), "it does not answer")
+        first = sorted(lines, key=lambda line: line.host != failure.host)
+        return with_lines(result, first, unread)
 
 
 def with_lines(

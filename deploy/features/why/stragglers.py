@@ -16,13 +16,9 @@ import json
 import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Annotated
 
-from ...core.decode import MALFORMED, AtMost, Between, from_json
-from ...core.hosts.bounds import Name, Seconds
-from ...core.hosts.bounds import Rank as RankNumber
 from ...core.hosts.host_sample import HOT_CPU, HOT_GPU, GpuSample, HostSample
 from ...core.text.fold import fold
 from ...core.text.terminal import harmless
@@ -393,35 +389,6 @@ MOST_RANKS = 256
 """Of more ranks, a line of the pace has those that work longest on a step."""
 
 
-@dataclass(frozen=True)
-class RankLook:
-    """A rank in a line of the pace: the seconds of a step that it works, and that the others wait for it."""
-
-    rank: RankNumber
-    host: Name
-    own_seconds: Seconds
-    late_seconds: Seconds
-    late: bool
-
-
-@dataclass(frozen=True)
-class PaceLook:
-    """The part of a line of the pace that is read."""
-
-    attempt: Annotated[int, Between(0, 1 << 20)]
-    steps: Annotated[int, Between(0, 1 << 20)]
-    ranks: Annotated[tuple[RankLook, ...], AtMost(MOST_RANKS)]
-
-
-def pace_look(record: object) -> PaceLook | None:
-    """A decoded line of pace.jsonl; None for a malformed one."""
-    try:
-        look: PaceLook = from_json(PaceLook, record)
-    except MALFORMED:
-        return None
-    return look
-
-
 def pace_line(at: float, attempt: int, pace: Pace, late: Sequence[Straggler]) -> str:
     """The pace of a running attempt as a line, with its newline. Times in seconds."""
     ranks = sorted(sorted(pace.ranks, key=lambda rank: -rank.own)[:MOST_RANKS], key=lambda rank: rank.rank)
@@ -433,7 +400,13 @@ def pace_line(at: float, attempt: int, pace: Pace, late: Sequence[Straggler]) ->
         "step_seconds": round(pace.step_seconds, 6),
         "regular": pace.regular,
         "ranks": [
-            asdict(RankLook(rank.rank, rank.host, round(rank.own, 6), round(rank.late, 6), rank.is_late))
+            {
+                "rank": rank.rank,
+                "host": rank.host,
+                "own_seconds": round(rank.own, 6),
+                "late_seconds": round(rank.late, 6),
+                "late": rank.is_late,
+            }
             for rank in ranks
         ],
         "late": [straggler.as_json() for straggler in late],
