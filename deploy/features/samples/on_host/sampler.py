@@ -27,8 +27,6 @@ from ....core.wire.users import name_of
 from .gpu_meter import GpuMeter
 from .meter import HostMeter
 
-# The table of all processes is read so seldom that it costs at most this share of a core.
-TABLE_SHARE = 0.001
 LOOKS = 3
 """How often the command line of a process is read: a shell replaces itself by the program that it starts."""
 MOST_COMMAND, MOST_TEXT = 4096, 120
@@ -69,33 +67,10 @@ class ProcessUse(NamedTuple):
     written: int
 
 
-class ProcessTrees:
-    """The processes below a rank's wrapper, from the kernel's lists of children or the process table."""
-
-    def __init__(self) -> None:
-        # With CONFIG_PROC_CHILDREN.
-        self._lists_children = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
-        self._below: dict[int, list[int]] = {}
-        self._again = 0.0
-
-    def look(self, wrappers: list[int]) -> Mapping[int, list[int]]:
-        """The processes below each wrapper, parents first."""
-        if self._lists_children:
-            return {wrapper: _children(wrapper) for wrapper in wrappers}
-        now = time.monotonic()
-        if now >= self._again or not all(self._below.get(wrapper) for wrapper in wrappers):
-            began = time.thread_time()
-            table = process_table()
-            self._below = {wrapper: below(wrapper, table) for wrapper in wrappers}
-            self._again = now + (time.thread_time() - began) / TABLE_SHARE
-        return self._below
-
-
 class RankMeter:
     """Reads the ranks of this host again and again."""
 
     def __init__(self) -> None:
-        self._trees = ProcessTrees()
         self._seen: dict[int, tuple[float, dict[int, ProcessUse]]] = {}
         """The time of the last reading of each rank, and its processes then."""
         self._launchers: dict[int, str] = {}
@@ -107,10 +82,9 @@ class RankMeter:
 
         `at`: seconds since boot (core/wire/clock.py).
         """
-        trees = self._trees.look([*wrappers.values()])
         ranks = []
         for rank, wrapper in sorted(wrappers.items()):
-            processes = {pid: use for pid in trees.get(wrapper, []) if (use := read_use(pid))}
+            processes = {pid: use for pid in children_of(wrapper) if (use := read_use(pid))}
             if processes:
                 launcher = self._launcher(rank, processes)
                 started = {"launcher": launcher} if launcher else {}
@@ -193,8 +167,11 @@ def read_use(pid: int) -> ProcessUse | None:
     return ProcessUse(stat, int(counts.get("rchar", 0)), int(counts.get("wchar", 0)))
 
 
-def _children(wrapper: int) -> list[int]:
-    """Everything below a process that main threads have started, as programs do; parents first."""
+def children_of(wrapper: int) -> list[int]:
+    """Everything below a process that main threads have started, as programs do; parents first.
+
+    The kernel needs CONFIG_PROC_CHILDREN, which distributions set.
+    """
     pids: list[int] = []
     level = [wrapper]
     while level:
