@@ -143,6 +143,18 @@ EVERY = "with every launcher Muster sets"
             ["KeyError: 'SLURM_NTASKS_PER_NODE'\n"],
             "only srun sets SLURM_NTASKS_PER_NODE",
         ),
+        (
+            "torchrun",
+            ["KeyError: 'OMPI_COMM_WORLD_LOCAL_SIZE'\n"],
+            "only mpirun sets OMPI_COMM_WORLD_LOCAL_SIZE; "
+            f"{EVERY} LOCAL_WORLD_SIZE; or add --launcher mpirun",
+        ),
+        (
+            "torchrun",
+            ["KeyError: 'OMPI_COMM_WORLD_NODE_RANK'\n"],
+            "only mpirun sets OMPI_COMM_WORLD_NODE_RANK; add --launcher mpirun",
+        ),
+        ("torchrun", ["KeyError: 'SLURM_LOCALID'\n"], f"only srun sets SLURM_LOCALID; {EVERY} LOCAL_RANK"),
         ("torchrun", ["KeyError: 'PMI_RANK'\n"], f"only MPICH's mpirun sets PMI_RANK; {EVERY} RANK"),
         ("mpirun", ["KeyError: 'OMPI_COMM_WORLD_RANK'\n"], ""),  # it is set: the program removed it
         ("mpirun", ["KeyError: 'ROOT'\n"], ""),

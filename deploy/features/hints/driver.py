@@ -363,24 +363,12 @@ _SET_BY = {
     "PMI_": "MPICH's mpirun",
 }
 _SAME = {
-    "OMPI_COMM_WORLD_RANK": "RANK",
-    "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "LOCAL_WORLD_SIZE",
-    "PMIX_RANK": "RANK",
-    "ROLE_RANK": "RANK",
-    "ROLE_WORLD_SIZE": "WORLD_SIZE",
-    "SLURM_PROCID": "RANK",
-    "SLURM_NTASKS": "WORLD_SIZE",
-    "SLURM_NPROCS": "WORLD_SIZE",
-    "SLURM_LOCALID": "LOCAL_RANK",
-    "PMI_RANK": "RANK",
-    "PMI_SIZE": "WORLD_SIZE",
-    "MV2_COMM_WORLD_RANK": "RANK",
-    "MV2_COMM_WORLD_SIZE": "WORLD_SIZE",
-    "MV2_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+    **dict.fromkeys(("LOCAL_RANK", "LOCALID"), "LOCAL_RANK"),
+    **dict.fromkeys(("RANK", "PROCID"), "RANK"),
+    "LOCAL_SIZE": "LOCAL_WORLD_SIZE",
+    **dict.fromkeys(("WORLD_SIZE", "PMI_SIZE", "NTASKS", "NPROCS"), "WORLD_SIZE"),
 }
-"""Variables of one launcher, and those with the same value that every rank has."""
+"""The ends of such names, and the variables with the same value that every rank has."""
 
 
 def foreign_variable(result: LaunchResult) -> str:
@@ -389,7 +377,9 @@ def foreign_variable(result: LaunchResult) -> str:
     for name in _missed([*last_lines(result)]):
         by = next((by for prefix, by in _SET_BY.items() if name.startswith(prefix)), launcher)
         if by != launcher:
-            same = [f"with every launcher Muster sets {_SAME[name]}"] if name in _SAME else []
+            of_host = name.startswith("GROUP_") or "NODE_RANK" in name
+            own = next((own for end, own in _SAME.items() if name.endswith(end) and not of_host), "")
+            same = [f"with every launcher Muster sets {own}"] if own else []
             change = f"add --launcher {by}" if by in {"mpirun", "torchrun"} else ""
             other = [f"or {change}" if same else change] if change else []
             return "; ".join([f"only {by} sets {name}", *same, *other])
