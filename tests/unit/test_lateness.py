@@ -277,6 +277,14 @@ def test_a_rank_that_calls_other_collectives_is_named_with_the_first_one(
     assert [str(departure) for departure in found] == ([says] if says else [])
 
 
+def test_of_two_ranks_that_call_different_collectives_neither_is_blamed() -> None:
+    (found,) = departures(called(STEPS_OF_TWO, STEPS_OF_TWO[1:]))
+    assert str(found) == (
+        "the ranks call different collectives as #1 of group 0: rank 0 broadcast of 3.9 KiB (train.py:12), "
+        "rank 1 all_reduce of 3.9 KiB (train.py:88)"
+    )
+
+
 def test_parts_of_unlike_sizes_are_no_other_order() -> None:
     parts = [CallSite("all_gather", "train.py:5", size, waits=True) for size in (8, 4000)]
     assert departures(called(*([part] * 4 for part in parts))) == []

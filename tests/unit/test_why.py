@@ -212,6 +212,22 @@ def test_a_rank_that_left_the_order_and_went_on_is_named_with_the_first_other_ca
     assert (verdict.kind, verdict.culprits, verdict.hang) == ("different", (1,), waited > 1)
 
 
+def test_of_two_ranks_that_left_one_order_neither_is_blamed() -> None:
+    first, odd = rank(0), rank(1)
+    assert odd.evidence
+    entries = tuple(
+        replace(each, op="broadcast", where="train.py:14") if each.seq == 6 else each
+        for each in odd.evidence.entries
+    )
+    verdict = explain([first, replace(odd, evidence=replace(odd.evidence, entries=entries))])
+    assert (verdict.kind, verdict.culprits) == ("different", (0, 1))
+    assert verdict.headline == "the ranks call different operations as #6 of group 0"
+    assert verdict.cause.startswith(
+        "rank 0 on node1 called all_reduce #6 of group 0 (23.8 MiB, train.py:88); "
+        "rank 1 on node2 called broadcast #6 of group 0 (23.8 MiB, train.py:14); what they have exchanged"
+    )
+
+
 def crashed(**changes: Any) -> list[Rank]:
     """Ranks that have ended in all_reduce #9, which the last one called otherwise."""
     ranks = []

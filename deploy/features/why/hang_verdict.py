@@ -161,6 +161,10 @@ class HangExplanation:
             evidence_lines(ranks, {rank: self.last(rank) for rank in self.ranks}) if ranks else ()
         )
 
+    def named(self, numbers: Sequence[int]) -> str:
+        """`rank 6 on node4`, `ranks 0-5`."""
+        return named([self.ranks[number] for number in numbers])
+
     def fated(self) -> list[int]:
         """The ranks whose process shows that they do not come."""
         return [rank for rank in self.ranks if fate(self.ranks[rank])]
@@ -320,7 +324,7 @@ class HangExplanation:
         odd: list[int] = []
         for numbers, _ in others:
             odd += numbers
-            who = named([self.ranks[number] for number in numbers])
+            who = self.named(numbers)
             entry = mismatch.entries[numbers[0]]
             is_in = were(numbers) if over else plural(numbers, "is")
             parts.append(f"{who} {is_in} in {operation(entry, shape=shape)}")
@@ -345,16 +349,21 @@ class HangExplanation:
         if any(entry.state != "d" for entry in entries.values()):
             return None
         sides = fold((rank, mismatch.meaning(entry)) for rank, entry in sorted(entries.items()))
-        odd = sorted(rank for numbers, _ in sides[1:] for rank in numbers)
-        who, entry = named([self.ranks[rank] for rank in odd]), entries[odd[0]]
-        where = f" ({harmless(entry.where)})" if entry.where else ""
         at = f"#{mismatch.seq} of group {harmless(mismatch.group)}"
-        called = f"{'it' if len(odd) == 1 else 'each'} called {operation(entry)}"
-        others = f"the others {operation(entries[sides[0][0][0]])}"
+        odd = sorted(rank for ranks, _ in sides[1:] for rank in ranks)
+        entry, usual = entries[odd[0]], operation(entries[sides[0][0][0]])
+        if len(sides[0][0]) > len(sides[1][0]):
+            where = f" ({harmless(entry.where)})" if entry.where else ""
+            headline = f"{self.named(odd)} left the order of the others at {at}{where}"
+            cause = f"{'it' if len(odd) == 1 else 'each'} called {operation(entry)}, the others {usual}"
+        else:  # nobody knows whose order is right
+            headline, odd = f"the ranks call different operations as {at}", sorted(entries)
+            cause = "; ".join(
+                f"{self.named(ranks)} called {operation(entries[ranks[0]])}" for ranks, _ in sides
+            )
         return self.make(
-            "different", f"{who} left the order of the others at {at}{where}",
-            f"{called}, {others}; what they have exchanged since then is wrong", odd,
-            operation=operation(entries[sides[0][0][0]]), where=(entry.where,),
+            "different", headline, f"{cause}; what they have exchanged since then is wrong", odd,
+            operation=usual, where=tuple(dict.fromkeys(entries[rank].where for rank in odd)),
             certain=self.age(mismatch.group, mismatch.seq) >= SURE_SECONDS,
         )  # fmt: skip
 
@@ -363,14 +372,11 @@ class HangExplanation:
         wait = next(wait for wait in self.waits if {*wait.awaited} & {*culprits})
         culprits = [rank for rank in culprits if rank in wait.awaited]
         reasons = fold((rank, position(self.ranks[rank])) for rank in culprits)
-        cause = "; ".join(
-            f"{named([self.ranks[rank] for rank in numbers])} {self.coming(numbers, text)}"
-            for numbers, text in reasons
-        )
+        cause = "; ".join(f"{self.named(numbers)} {self.coming(numbers, text)}" for numbers, text in reasons)
         fated = [rank for rank in culprits if fate(self.ranks[rank])]
         sure = any(self.is_certain(rank) for rank in culprits)
         summary = "; ".join(
-            f"{named([self.ranks[rank] for rank in numbers])} "
+            f"{self.named(numbers)} "
             + (
                 plural(numbers, text)
                 if fate(self.ranks[numbers[0]])
@@ -490,7 +496,6 @@ class HangExplanation:
                 certain=stops,
             )
         if culprits:
-            ranks = [self.ranks[rank] for rank in culprits]
-            note += f"; {named(ranks)} {plural(culprits, 'is elsewhere in the code')}"
+            note += f"; {self.named(culprits)} {plural(culprits, 'is elsewhere in the code')}"
         kind: Kind = "nothing" if recorded else "stacks"
         return self.make(kind, "; ".join(parts), note, culprits, where=self.lines(culprits))

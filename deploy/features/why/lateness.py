@@ -65,27 +65,29 @@ class SharedCollectives:
 
 @dataclass(frozen=True)
 class Departure:
-    """The first collective of a group that some ranks called otherwise than most, or than the first rank."""
+    """The first number in a group as which ranks called different collectives; most of them the first one."""
 
     group: str
     seq: int
-    ranks: tuple[int, ...]
-    mine: CallSite
-    others: CallSite
+    sides: Sequence[tuple[Sequence[int], CallSite]]
 
     def __str__(self) -> str:
         """`rank 1 left the order of the others at #6 of group 0 (train.py:14): it called ...`."""
         at = f"#{self.seq} of group {harmless(self.group)}"
-        where = f" ({harmless(self.mine.where)})" if self.mine.where else ""
-        it = "it" if len(self.ranks) == 1 else "each"
+        (most, theirs), (first, site), *_ = self.sides
+        if len(most) == len(first):  # nobody knows whose order is right
+            parts = ", ".join(f"{span(ranks)} {_called(site)}" for ranks, site in self.sides)
+            return f"the ranks call different collectives as {at}: {parts}"
+        odd = sorted(rank for ranks, _ in self.sides[1:] for rank in ranks)
+        where = f" ({harmless(site.where)})" if site.where else ""
+        called = f"{'it' if len(odd) == 1 else 'each'} called {_called(site._replace(where=''))}"
         return (
-            f"{span(self.ranks)} left the order of the others at {at}{where}: "
-            f"{it} called {_called(self.mine)}, the others {_called(self.others, at_line=True)}"
+            f"{span(odd)} left the order of the others at {at}{where}: {called}, the others {_called(theirs)}"
         )
 
 
-def _called(site: CallSite, *, at_line: bool = False) -> str:
-    where = f" ({harmless(site.where)})" if at_line and site.where else ""
+def _called(site: CallSite) -> str:
+    where = f" ({harmless(site.where)})" if site.where else ""
     return f"{harmless(site.op)}{f' of {size(site.bytes)}' if site.bytes else ''}{where}"
 
 
@@ -105,9 +107,7 @@ def departures(ranks: Sequence[Arriving]) -> list[Departure]:
         for seq in sorted(seq for seq in common if seq < last):
             sides = fold((rank, _meaning(row[seq])) for rank, row in rows.items())
             if len(sides) > 1:
-                odd = tuple(sorted(rank for numbers, _ in sides[1:] for rank in numbers))
-                mine, others = rows[odd[0]][seq], rows[sides[0][0][0]][seq]
-                found.append(Departure(group, seq, odd, mine, others))
+                found.append(Departure(group, seq, [(ranks, rows[ranks[0]][seq]) for ranks, _ in sides]))
                 break
     return found
 
