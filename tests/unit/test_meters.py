@@ -193,6 +193,18 @@ def test_a_rank_has_the_figures_of_all_its_processes(wrapper: subprocess.Popen[b
     wait_until(lambda: meter.read({3: wrapper.pid}, steady())[0]["state"] == "T", "a stopped program")
 
 
+def test_a_program_that_a_thread_of_a_rank_has_started_is_one_of_its_processes() -> None:
+    """It may be all that works for the rank, which would seem idle without it."""
+    run = "threading.Thread(target=subprocess.run, args=(['sleep', '100'],)).start()"
+    words = [sys.executable, "-c", f"import subprocess, threading; {run}"]
+    process = subprocess.Popen(words, start_new_session=True)
+    try:
+        wait_until(lambda: rank_meter.children_of(process.pid), "the program")
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
 def test_a_rank_that_has_ended_is_left_out() -> None:
     assert RankMeter().read({0: 1 << 22}, steady()) == []
 

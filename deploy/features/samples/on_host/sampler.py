@@ -168,16 +168,24 @@ def read_use(pid: int) -> ProcessUse | None:
 
 
 def children_of(wrapper: int) -> list[int]:
-    """Everything below a process that main threads have started, as programs do; parents first.
+    """Everything below a process, parents first. Any thread may have started a child.
 
     The kernel needs CONFIG_PROC_CHILDREN, which distributions set.
     """
     pids: list[int] = []
     level = [wrapper]
     while level:
-        level = [int(child) for pid in level for child in peek(f"/proc/{pid}/task/{pid}/children").split()]
+        level = [int(child) for pid in level for task in _tasks(pid) for child in peek(task).split()]
         pids += level
     return pids
+
+
+def _tasks(pid: int) -> list[str]:
+    """The list of children of each thread of a process; none if it has ended."""
+    try:
+        return [f"/proc/{pid}/task/{thread}/children" for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
 
 
 # Modules of the standard library that explain a stalled job. They are loaded while the ranks start:
