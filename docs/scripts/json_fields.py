@@ -31,7 +31,7 @@ follows it. The types:
 - `steps.stopped`: no rank makes progress ([stalls](../why.md#stalls)), with the cause in `text` and the time
   of the last progress in `since`; `steps.resumed`: the job continues.
 - `order.left`: a rank calls other collectives than the others ([muster why](../why.md)), with both in `text`.
-- `job.explained`: why a recorded job stalled, or failed in a collective ([muster why](../why.md)), in two
+- `job.explained`: why a job stalled, or failed in a collective ([muster why](../why.md)), in two
   lines.
 
 Fields that do not apply to a type are `null`."""
@@ -499,7 +499,7 @@ MEANINGS = {
     "first_failure.time": "its time, on the driver's clock",
     "first_failure.tail": "the last lines that explain it",
     "causes": "the lines of the verdict that explain the failure",
-    "why": "why a recorded job stalled, or failed in a collective; otherwise null",
+    "why": "why a job stalled, or failed in a collective; otherwise null",
     "HangVerdict.kind": "absent, fate, different, unmet, deadlock, network, present, slow, stacks or nothing",
     "HangVerdict.headline": "the ranks that wait, and their collective",
     "HangVerdict.cause": "the rank that does not reach it, where it is, and since when",
