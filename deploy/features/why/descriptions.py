@@ -173,23 +173,13 @@ def location(line: StackLine) -> str:
     return harmless(f"{line.function} ({line.file}:{line.line})")
 
 
-def waits_or_wait(ranks: Sequence[int]) -> str:
-    """`waits` for one rank."""
-    return "waits" if len(ranks) == 1 else "wait"
-
-
-def were(ranks: Sequence[int]) -> str:
-    """`was` for one rank."""
-    return "was" if len(ranks) == 1 else "were"
-
-
 def plural(numbers: Sequence[int], text: str) -> str:
     """`are in f (a.py:3)` for several ranks, in place of `is in f (a.py:3)`: the first word is a verb."""
     if len(numbers) == 1:
         return text
     verb, space, rest = text.partition(" ")
     rest = re.sub(r"^or (\w+)s ", r"or \1 ", rest)  # saves or loads
-    return {"is": "are", "has": "have"}.get(verb, verb.removesuffix("s")) + space + rest
+    return {"is": "are", "was": "were", "has": "have"}.get(verb, verb.removesuffix("s")) + space + rest
 
 
 def evidence_lines(ranks: Sequence[Rank], last: dict[int, RecordedCall | None]) -> list[str]:

@@ -19,8 +19,6 @@ from .descriptions import (
     plural,
     position,
     stack_line,
-    waits_or_wait,
-    were,
 )
 from .messages import SETUP, Meeting, RecordedCall
 from .positions import Positions, Rank
@@ -234,7 +232,7 @@ class HangExplanation:
             other.rank: operation(other.entry) for other in self.waits if self.key(other) == self.key(wait)
         }
         return "; ".join(
-            f"{span(sorted(ranks))} {waits_or_wait(ranks)} in {text}" for ranks, text in fold(same.items())
+            f"{span(sorted(ranks))} {plural(ranks, 'waits')} in {text}" for ranks, text in fold(same.items())
         )
 
     @staticmethod
@@ -319,14 +317,14 @@ class HangExplanation:
         sides = fold((rank, mismatch.meaning(entry)) for rank, entry in sorted(mismatch.entries.items()))
         most, others = sides[0][0], sides[1:]
         shape = mismatch.what in {"size", "type"}
-        waited = were(most) if over else waits_or_wait(most)
+        waited = plural(most, "was" if over else "waits")
         parts = [f"{span(most)} {waited} in {operation(mismatch.entries[most[0]], shape=shape)}"]
         odd: list[int] = []
         for numbers, _ in others:
             odd += numbers
             who = self.named(numbers)
             entry = mismatch.entries[numbers[0]]
-            is_in = were(numbers) if over else plural(numbers, "is")
+            is_in = plural(numbers, "was" if over else "is")
             parts.append(f"{who} {is_in} in {operation(entry, shape=shape)}")
         clear = len(others) == 1 and len(most) > len(others[0][0])
         cause = {

@@ -304,44 +304,18 @@ def _median_without(ordered: Sequence[float], value: float) -> float:
     return (ordered[middle - 1 + (middle - 1 >= index)] + upper) / 2
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """SharedCollectives cut into steps of `size`; the last one is whole."""
-
-    meetings: SharedCollectives
-    size: int
-
-    @property
-    def starts(self) -> range:
-        """The index of the first meeting of each step."""
-        total = len(self.meetings.seqs)
-        return range(total % self.size, total, self.size)
-
-    def seconds(self) -> float:
-        """How long a step takes."""
-        begins = [max(row[start] for row in self.meetings.at) for start in self.starts]
-        return median(end - begin for begin, end in pairwise(begins))
-
-    def lateness(self, new: Sequence[Sequence[float]]) -> list[list[float]]:
-        """For each step, the lateness of each rank in it."""
-        sites, size = self.meetings.sites, self.size
-        return [[_whole(row, sites, start, start + size) for row in new] for start in self.starts]
-
-
 def _by_steps(
     meetings: SharedCollectives, new: Sequence[Sequence[float]], size: int, *, regular: bool
 ) -> Pace | None:
-    """The pace by steps of `size` collectives; None if these are too few."""
-    cut = _Steps(meetings, size)
-    if len(cut.starts) < LEAST_STEPS:
+    """The pace by steps of `size` collectives, of which the last one is whole; None if these are too few."""
+    total = len(meetings.seqs)
+    starts = range(total % size, total, size)
+    if len(starts) < LEAST_STEPS:
         return None
-    seconds, last = cut.seconds(), min(STEPS, len(cut.starts))
+    begins = [max(row[start] for row in meetings.at) for start in starts]
+    seconds = median(end - begin for begin, end in pairwise(begins))
     margins = [max(MARGIN * seconds, guard) for guard in meetings.guard]
-    lateness = cut.lateness(new)[-last:]
-    latest = [
-        _step(meetings, start, size, row, margins)
-        for start, row in zip(cut.starts[-last:], lateness, strict=True)
-    ]
+    latest = [_step(meetings, new, start, size, margins) for start in starts[-STEPS:]]
     lates = [max(0.0, median(column)) for column in zip(*(step.excess for step in latest), strict=True)]
     paces = tuple(
         RankPace(
@@ -349,20 +323,25 @@ def _by_steps(
             rank.host,
             lates[index],
             max(0.0, seconds - (max(lates) - lates[index])),
-            sum(step.excess[index] > margins[index] for step in latest) / last,
-            site=_late_site(meetings, new[index], cut.starts[-last]),
+            sum(step.excess[index] > margins[index] for step in latest) / len(latest),
+            site=_late_site(meetings, new[index], starts[-len(latest)]),
         )
         for index, rank in enumerate(meetings.ranks)
     )
-    return Pace(meetings.group, last, seconds, size, regular, paces, tuple(latest))
+    return Pace(meetings.group, len(latest), seconds, size, regular, paces, tuple(latest))
 
 
 def _step(
-    meetings: SharedCollectives, start: int, size: int, lateness: Sequence[float], margins: Sequence[float]
+    meetings: SharedCollectives,
+    new: Sequence[Sequence[float]],
+    start: int,
+    size: int,
+    margins: Sequence[float],
 ) -> Step:
-    first, last = meetings.seqs[start], meetings.seqs[start + size - 1]
-    at = median(row[start] for row in meetings.at)
-    return Step(first, last, at, scores(lateness, margins), excess(lateness))
+    end = start + size
+    lateness = [_whole(row, meetings.sites, start, end) for row in new]
+    at, seqs = median(row[start] for row in meetings.at), meetings.seqs
+    return Step(seqs[start], seqs[end - 1], at, scores(lateness, margins), excess(lateness))
 
 
 def scores(lateness: Sequence[float], margins: Sequence[float]) -> tuple[float, ...]:
