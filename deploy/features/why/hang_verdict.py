@@ -354,7 +354,7 @@ class HangExplanation:
             where = f" ({harmless(entry.where)})" if entry.where else ""
             headline = f"{self.named(odd)} left the order of the others at {at}{where}"
             cause = f"{'it' if len(odd) == 1 else 'each'} called {operation(entry)}, the others {usual}"
-        else:  # nobody knows whose order is right
+        else:  # each order may be right
             headline, odd = f"the ranks call different operations as {at}", sorted(entries)
             cause = "; ".join(
                 f"{self.named(ranks)} called {operation(entries[ranks[0]])}" for ranks, _ in sides

@@ -75,7 +75,7 @@ class Departure:
         """`rank 1 left the order of the others at #6 of group 0 (train.py:14): it called ...`."""
         at = f"#{self.seq} of group {harmless(self.group)}"
         (most, theirs), (first, site), *_ = self.sides
-        if len(most) == len(first):  # nobody knows whose order is right
+        if len(most) == len(first):  # each order may be right
             parts = ", ".join(f"{span(ranks)} {_called(site)}" for ranks, site in self.sides)
             return f"the ranks call different collectives as {at}: {parts}"
         odd = sorted(rank for ranks, _ in self.sides[1:] for rank in ranks)
