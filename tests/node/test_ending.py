@@ -34,6 +34,26 @@ print("ready", flush=True)
 while not got or not os.path.exists({until!r}): time.sleep(0.01)
 print("saved", flush=True)
 """
+# The same without a handler.
+WAITS = SAVES.replace(
+    "signal.signal(signal.SIGTERM, lambda *a: got.append(1))",
+    """
+import threading
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM}})
+threading.Thread(target=lambda: got.append(signal.sigwait({{signal.SIGTERM}})), daemon=True).start()
+""",
+)
+# Its handler leaves the save to another process.
+HANDS_ON = """
+import os, signal, subprocess, sys, time
+def save(*args):
+    wait = "until [ -e {until} ]; do sleep 0.05; done; echo saved"
+    print(subprocess.Popen(["sh", "-c", wait], start_new_session=True).pid, flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True: time.sleep(1)
+"""
 IGNORES = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
 # Its child, without a handler, is there before SIGTERM; a command that saves comes after it.
 WITH_CHILDREN = """
@@ -91,12 +111,29 @@ def begin() -> Iterator[Callable[..., Started]]:
         rank.output.close()
 
 
-def test_a_program_with_a_handler_gets_the_time_to_save(
-    begin: Callable[..., Started], tmp_path: Path
+@pytest.mark.parametrize("program", [SAVES, WAITS], ids=["handler", "sigwait"])
+def test_a_program_that_handles_sigterm_gets_the_time_to_save(
+    begin: Callable[..., Started], tmp_path: Path, program: str
 ) -> None:
-    rank = begin(sys.executable, "-c", SAVES.format(until=f"{tmp_path}/go"))
+    rank = begin(sys.executable, "-c", program.format(until=f"{tmp_path}/go"))
     ending = rank.ending(grace=60)
     wait_until(lambda: ending.go_on(0.1) or bool(ending.saving), "the handler is seen")
+    assert not ending.go_on(1.0)
+    assert ending.saving == [0]
+    (tmp_path / "go").touch()
+    assert ending.finish() == []
+    assert (rank.output.read(), ending.ended) == ("saved\n", [])
+
+
+def test_a_save_that_a_handler_leaves_to_another_process_gets_the_time(
+    begin: Callable[..., Started], tmp_path: Path
+) -> None:
+    rank = begin(sys.executable, "-c", HANDS_ON.format(until=f"{tmp_path}/go"))
+    adopted: list[int] = []
+    ending = Ending(lambda: [*trees([rank.process.pid]), *trees(adopted)], rank.ranks, 60.0)
+    assert not ending.go_on(0.0)
+    adopted.append(int(rank.output.readline()))  # as an agent does
+    assert not ending.go_on(1.0)
     assert ending.saving == [0]
     (tmp_path / "go").touch()
     assert ending.finish() == []

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from ..wire.frames import Frame
-from .processes import ProcessStat, catches, name_of, process_table
+from .processes import ProcessStat, handles, name_of, process_table
 from .ranks import UNKNOWN, Ranks
 
 PLAIN_SECONDS = 2.0  # from SIGTERM to SIGKILL, without a handler
@@ -44,6 +44,7 @@ class Ending:
         """When each process got SIGTERM, or was found to need none."""
         self._handling: set[int] = set()
         """Those that had a handler then. It may take the handler back while it saves."""
+        self._handling_ranks: set[int | None] = set()
         self._killed: dict[int, float] = {}
         self.rank_of: dict[int, int | None] = {}
         """The rank that each process is of; None for a launcher."""
@@ -83,7 +84,10 @@ class Ending:
         self._now = {pid: table[pid] for pid in living if pid in table}
         for pid in self._now:
             if pid not in self.rank_of:
-                self.rank_of[pid] = self._ranks.of_process(pid, table)
+                self.rank_of[pid] = rank = self._ranks.of_process(pid, table)
+                if rank in self._handling_ranks:  # the handler started it, perhaps to save
+                    self._signalled[pid] = now
+                    self._handling.add(pid)
         alive = [pid for pid in self._now if now - self._killed.get(pid, now) <= STUCK_SECONDS]
         if not alive:
             self.left = [*self._now]
@@ -124,8 +128,9 @@ class Ending:
     def _terminate(self, pid: int, now: float) -> None:
         """Send SIGTERM to the program of a rank through its wrapper, which sends it only once."""
         self._signalled[pid], self._first = now, self._first or now
-        if catches(pid, signal.SIGTERM):
+        if handles(pid, signal.SIGTERM):
             self._handling.add(pid)
+            self._handling_ranks.add(self.rank_of[pid])
         parent = self._now[pid].parent
         through = parent if parent in self._ranks.all_wrappers() else pid
         _send(through, signal.SIGTERM)

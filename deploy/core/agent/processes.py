@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -120,10 +121,13 @@ def descendants() -> list[int]:
     return below(os.getpid(), process_table())
 
 
-def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal (proc(5), SigCgt: bit 0 is signal 1)."""
-    _, _, mask = peek(f"/proc/{pid}/status").partition("\nSigCgt:")
-    return bool(int(mask.split()[0], 16) >> (number - 1) & 1) if mask else False
+def handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, or blocks it to wait for it with sigwait(3) or signalfd(2).
+
+    proc(5), SigCgt and SigBlk: bit 0 is signal 1.
+    """
+    masks = re.findall(r"^Sig(?:Cgt|Blk):\s*([0-9a-f]+)$", peek(f"/proc/{pid}/status"), re.MULTILINE)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
 def end_descendants() -> list[int]:
