@@ -1,4 +1,4 @@
-"""Ends a command by signals: the first starts its orderly end, the second bounds that, the third ends it now.
+"""Ends a command by signals: the first starts its orderly end, a repeated one bounds that, the next ends it now.
 
 The first signal raises KeyboardInterrupt in the main thread. Python drops an exception that is raised inside
 of a callback (`__del__`, a weakref): it is raised again, and loops that wait for hosts look for it too
@@ -46,6 +46,7 @@ class _Interrupts:
         self._was_dropped = False
         """Whether Python has dropped the exception, so that it must be raised again."""
         self.counted, self._last = 0, -SAME_SECONDS
+        self._seen: set[int] = set()
 
     def begin(self, numbers: Sequence[int]) -> None:
         """Handle these signals from now on, except those that are ignored, as SIGHUP under nohup."""
@@ -96,6 +97,10 @@ class _Interrupts:
             for number in numbers:
                 if number in self._numbers and time.monotonic() - self._last > SAME_SECONDS:
                     self._last = time.monotonic()
+                    is_repeated = number in self._seen
+                    self._seen.add(number)
+                    if self.counted and not is_repeated:  # CI services send SIGINT, then SIGTERM
+                        continue
                     self.counted += 1
                     self._act(number)
         os.close(reader)

@@ -147,8 +147,8 @@ except KeyboardInterrupt:
 
 def test_a_second_signal_bounds_an_end_that_takes_too_long() -> None:
     with program(LONG_END.format(bound=0.2)) as process:
-        status, output = strike(process, signal.SIGINT, signal.SIGTERM)
-    assert status == 143
+        status, output = strike(process, signal.SIGINT, signal.SIGINT)
+    assert status == 130
     assert "ending within 0 s, at once after one more signal; hosts end the rest" in output
     assert "the records of the end are missing" in output
 
@@ -164,6 +164,13 @@ def test_an_orderly_end_has_its_time_after_a_second_signal() -> None:
     text = LONG_END.replace("end(1000)", "end(0.6); sys.exit(7)").format(bound=1000)
     with program(text) as process:
         status, output = strike(process, signal.SIGINT, signal.SIGINT)
+    assert (status, "ended\n" in output) == (7, True)
+
+
+def test_a_supervisor_that_sends_another_signal_leaves_the_end_its_time() -> None:
+    text = LONG_END.replace("end(1000)", "end(1.5); sys.exit(7)").format(bound=0.0)
+    with program(text) as process:
+        status, output = strike(process, signal.SIGINT, signal.SIGTERM)
     assert (status, "ended\n" in output) == (7, True)
 
 
