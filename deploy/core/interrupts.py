@@ -1,4 +1,4 @@
-"""Ends a command by signals: the first starts its orderly end, a repeated one bounds that, the next ends it now.
+"""Ends a command by signals: the first starts its orderly end, the same again bounds it, a third ends it now.
 
 The first signal raises KeyboardInterrupt in the main thread. Python drops an exception that is raised inside
 of a callback (`__del__`, a weakref): it is raised again, and loops that wait for hosts look for it too

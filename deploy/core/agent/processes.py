@@ -122,7 +122,7 @@ def descendants() -> list[int]:
 
 
 def handles(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal, or blocks it to wait for it with sigwait(3) or signalfd(2).
+    """Whether a process has a handler for a signal, or blocks it for sigwait(3) or signalfd(2).
 
     proc(5), SigCgt and SigBlk: bit 0 is signal 1.
     """
