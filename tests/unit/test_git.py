@@ -219,6 +219,16 @@ def test_a_repository_without_a_folder_of_its_own_is_no_root(tmp_path: Path) -> 
     assert git_root(tmp_path / "results") is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_the_repository_of_a_stranger_in_a_shared_folder_does_not_count(tmp_path: Path) -> None:
+    root = repository(tmp_path / "shared")
+    assert git_root(root / "data") == root
+    os.chown(root / ".git", 12345, 12345)
+    assert git_root(root / "data") is None
+    os.chown(root, 12345, 12345)
+    assert git_root(root / "data") == root  # a team's: git asks for safe.directory
+
+
 def test_variables_that_name_another_repository_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,13 @@ import pytest
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.features.packages import bring
 from muster.deploy.features.packages.bring import locked
-from muster.deploy.features.packages.package_request import PackageOptions, Platform, Requirements, wanted
+from muster.deploy.features.packages.package_request import (
+    PackageOptions,
+    Platform,
+    Requirements,
+    require_own_requirements,
+    wanted,
+)
 from muster.deploy.features.packages.requirements import files_of, require_no_builds
 from tests.packages import make_wheel
 
@@ -117,6 +123,16 @@ def test_settings_that_make_uv_build_are_refused(project: Path, name: str, text:
     (project / "inner" / name).unlink()
     with pytest.raises(UsageError, match=r"requirements.txt:1:1: --no-binary names: nothing is built on"):
         ask(give(project / "inner", "--no-binary names\n"))
+
+
+@pytest.mark.parametrize("name", ["uv.toml", "pyproject.toml", "uv.lock"])
+@pytest.mark.parametrize("folder", [".", ".."])
+def test_settings_and_locks_that_others_may_write_are_refused(project: Path, folder: str, name: str) -> None:
+    (project / "inner").mkdir()
+    path = give(project / "inner" / folder, "", name)
+    path.chmod(0o666)
+    with pytest.raises(UsageError, match=rf"{path.resolve()}: others may write to it, and"):
+        require_own_requirements(give(project / "inner", "names\n"))
 
 
 @pytest.mark.parametrize(

@@ -110,11 +110,10 @@ def wanted(options: PackageOptions) -> Requirements | None:
 
 
 def require_own_requirements(file: Path) -> None:
-    """`UsageError` for another user's requirements, and for packages that would be built here."""
-    from .requirements import files_of, require_no_builds
+    """`UsageError` for requirements or settings of uv of others, and for packages that would be built."""
+    from .requirements import files_of, for_uv, require_no_builds
 
-    read = [path for path, _ in files_of(file)]
-    require_own([*read, *(file.parent / name for name in ("pyproject.toml", "uv.toml"))], _RUNS)
+    require_own([*(path for path, _ in files_of(file)), *for_uv(file)], _RUNS)
     require_no_builds(file)
 
 

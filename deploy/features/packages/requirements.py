@@ -25,7 +25,7 @@ _ARCHIVE = re.compile(r"\.(zip|tar|tgz|tbz|txz|tlz|gz|bz2|xz|lz|lzma|zst|whl|egg
 # Keys of [project] that need no build, unless `dynamic` lists them: for a file, and for `-e .`.
 _NEEDED = {"dependencies", "optional-dependencies", "requires-python"}
 _STATIC = {"name", "version", *_NEEDED}
-_SETTINGS = ("uv.toml", "pyproject.toml")
+_SETTINGS = ("uv.toml", "pyproject.toml", "uv.lock")
 
 
 def no_builds(name: str) -> str:
@@ -45,6 +45,11 @@ def files_of(file: Path) -> Iterator[tuple[Path, str]]:
     yield from _files_of(file, seen)
 
 
+def for_uv(file: Path) -> list[Path]:
+    """What uv may read for these requirements: settings with an index, or a workspace with a lock."""
+    return [folder / name for folder in file.resolve().parents for name in _SETTINGS]
+
+
 def require_no_builds(file: Path) -> None:
     """`UsageError` with every line that names a folder, a repository or a source archive of this machine."""
     if file.name == "uv.lock":
@@ -58,8 +63,9 @@ def require_no_builds(file: Path) -> None:
 
 def _require_wheels(file: Path) -> None:
     """`UsageError` for settings of uv that let it build packages in spite of --no-build."""
-    folder = file.resolve().parent
-    for path in (inner / name for inner in (folder, *folder.parents) for name in _SETTINGS):
+    for path in for_uv(file):
+        if path.name == "uv.lock":
+            continue
         try:
             document = toml(read_regular(path).decode(errors="replace"))
         except (OSError, ValueError):
