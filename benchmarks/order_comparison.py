@@ -3,9 +3,10 @@
     mpirun -np 2 --bind-to none python benchmarks/order_comparison.py [SECONDS]
 
 It measures for two minutes, unless SECONDS says otherwise.
-Rounds of all_reduce of 4 bytes, in turn without the comparison, with it, and with it; the medians of the
-ratios within the rounds. That of the two alike is what the noise is. Where other programs use the cores, the
-noise is larger than the cost: then the medians of the note and of the comparison alone say more.
+Rounds of all_reduce of 4 bytes: without the comparison, with the notes alone, with both, and with both again;
+each round begins with another of these, because the first of a round may be slower. The medians of the ratios
+within the rounds. That of the two alike is what the noise is. Where other programs use the cores, the noise
+is larger than the cost: then the median of the comparison alone says more.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ import os
 import statistics
 import sys
 import time
-import timeit
-from array import array
 from collections import deque
 from datetime import timedelta
 from typing import Any
@@ -48,37 +47,46 @@ def main() -> None:
         compare()
         taken.append(time.perf_counter() - began)
 
-    compared = queue.notes, timed
-    without: tuple[Any, Any] = deque(maxlen=0), lambda: None
+    notes, comparison = queue.notes, (queue.notes, queue.compare)
+    ways: dict[str, tuple[Any, Any]] = {
+        "without": (deque(maxlen=0), lambda: None),
+        "notes": (notes, notes.clear),
+        "compared": (notes, timed),
+        "again": (notes, timed),
+    }
 
-    def seconds(how: tuple[Any, Any]) -> float:
-        queue.notes, queue.compare = how
+    def seconds(way: str) -> float:
+        queue.notes, queue.compare = ways[way]
         began = time.perf_counter()
         for _ in range(CALLS):
             dist.all_reduce(tensor)
         return (time.perf_counter() - began) / CALLS
 
     until = time.monotonic() + (float(sys.argv[1]) if len(sys.argv) > 1 else 120.0)
-    rounds: list[tuple[float, float, float]] = []
-    left = torch.ones(1)
+    rounds: list[dict[str, float]] = []
+    left, order = torch.ones(1), deque(ways)
     while left.item() > 0 or len(rounds) < 2:
-        rounds.append((seconds(without), seconds(compared), seconds(compared)))
+        rounds.append({way: seconds(way) for way in order})
+        order.rotate(1)
         left.fill_(until - time.monotonic())
         dist.all_reduce(left, dist.ReduceOp.MIN)  # the same on every rank
     del rounds[0]  # which warmed up
     if ranks.rank == 0:
-        base, first, second = (statistics.median(times) for times in zip(*rounds, strict=True))
-        ratios = statistics.median((b + c) / 2 / a for a, b, c in rounds)
-        noise = statistics.median(c / b for _, b, c in rounds)
-        least = min((b + c) / 2 for _, b, c in rounds) / min(a for a, *_ in rounds)
-        note = min(timeit.repeat(lambda: array("Q", [7]).append(7), number=10_000)) / 10_000
-        sys.stdout.write(
-            f"{statistics.median(taken) * 1e6:.1f} us for a comparison, one in {EVERY} calls, "
-            f"of {len(taken)}; at most {note * 1e6:.2f} us for a note\n"
-            f"{base * 1e6:.2f} us without, {first * 1e6:.2f} and {second * 1e6:.2f} us with the comparison; "
-            f"ratio {ratios:.3f}, of the least {least:.3f}, of two alike {noise:.3f}; {len(rounds)} rounds\n"
+        base, first, second = (
+            statistics.median(round_[way] for round_ in rounds) * 1e6
+            for way in ("without", "compared", "again")
         )
-    queue.notes, queue.compare = compared
+        ratios = statistics.median(
+            (each["compared"] + each["again"]) / 2 / each["without"] for each in rounds
+        )
+        alone = statistics.median(each["notes"] / each["without"] for each in rounds)
+        noise = statistics.median(each["again"] / each["compared"] for each in rounds)
+        sys.stdout.write(
+            f"{statistics.median(taken) * 1e6:.1f} us for a comparison in {EVERY} calls, {len(taken)} times\n"
+            f"{base:.2f} us without, {first:.2f} and {second:.2f} us with the comparison; "
+            f"ratio {ratios:.3f}, of the notes {alone:.3f}, of two alike {noise:.3f}; {len(rounds)} rounds\n"
+        )
+    queue.notes, queue.compare = comparison
     dist.destroy_process_group()
 
 

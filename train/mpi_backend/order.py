@@ -14,7 +14,6 @@ from collections import Counter, deque
 from hashlib import blake2b
 from itertools import zip_longest
 from typing import NamedTuple
-from zlib import crc32
 
 from .exceptions import MismatchError, TimedOutError
 from .library import MPI, complete, in_use
@@ -49,7 +48,7 @@ class _Sent(NamedTuple):
     request: MPI.Request
     mine: array[int]
     everyone: array[int]
-    notes: array[int]
+    notes: tuple[int, ...]
     first: int
 
 
@@ -57,7 +56,7 @@ class Order:
     """What this rank has called in a group; `comm` carries no other collective."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self.notes = array("Q")
+        self.notes: list[int] = []
         """The collectives since the last comparison, in the order in which the ranks run them."""
         self.verdict = ""
         """Which rank left the order of the others, and where."""
@@ -70,10 +69,10 @@ class Order:
     def compare(self, *, leaving: bool = False) -> None:
         """Send a checksum of the notes to the other ranks, and begin new ones."""
         with self._lock:
-            notes, first = self.notes[:], self._first
-            del self.notes[:]
+            notes, first = tuple(self.notes), self._first
+            self.notes.clear()
             self._first += len(notes)
-            mine = array("q", (self._first - 1, crc32(notes), leaving))
+            mine = array("q", (self._first - 1, hash(notes), leaving))  # equal integers, equal hash
             everyone = array("q", bytes(8 * _FIELDS * self._comm.size))
             request = self._comm.Iallgather([mine, MPI.INT64_T], [everyone, MPI.INT64_T])
             self._sent.append(_Sent(request, mine, everyone, notes, first))
@@ -90,7 +89,7 @@ class Order:
     def _difference(self, sent: _Sent) -> str:
         """Exchange what was noted: every rank has found the same, and comes here unless it has left."""
         size = self._comm.size
-        mine = array("Q", sent.notes.tobytes().ljust(8 * EVERY, b"\xff"))
+        mine = array("Q", sent.notes + (_NOTHING,) * (EVERY - len(sent.notes)))
         every = array("Q", bytes(8 * EVERY * size))
         try:
             complete(self._comm.Iallgather([mine, MPI.UINT64_T], [every, MPI.UINT64_T]), ANSWER, "")
