@@ -176,11 +176,11 @@ class Pipe:
         self.closed, self._asked = threading.Event(), threading.Event()
         self._said, self._greeting = io.BytesIO(b"".join(said)), GREETING
         self.reader, self.writer = self, cast(Any, self)
-        self._written = 0
+        self.written = 0
 
     def write(self, content: bytes, /) -> None:
-        self._written += 1
-        if self._written > 1:  # after its modules
+        self.written += 1
+        if self.written > 1:  # after its modules
             self._asked.set()
 
     def flush(self) -> None:

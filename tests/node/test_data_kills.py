@@ -25,7 +25,7 @@ class Scissors:
     def __init__(self, pipe: HostPipe, at: int, end: str) -> None:
         self._pipe, self._at, self._end = pipe, at, end
         self._counts = False
-        self.sent = 0
+        self.sent = self.written = 0
         self.killed = False
 
     def write(self, content: bytes, /) -> None:

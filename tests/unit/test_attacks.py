@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -152,7 +153,7 @@ class Pipe:
     remote = True
 
     def __init__(self, said: bytes) -> None:
-        self.reader, self.writer = io.BytesIO(GREETING + said), cast(Any, io.BytesIO())
+        self.reader, self.writer = io.BytesIO(GREETING + said), cast(Any, Mock(written=0))
 
     def last_words(self, printed: str = "") -> LostError:
         return LostError("gone")

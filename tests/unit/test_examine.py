@@ -102,8 +102,10 @@ class Simulated:
     def __init__(self, other: Mapping[str, Frame], think: Callable[[], object] = lambda: None) -> None:
         self._other, self._think = other, think
         mine, theirs = socket.socketpair()
-        self._stream = mine.makefile("rwb")
-        self.reader, self.writer = self._stream, cast(Any, self._stream)
+        self.reader, writer = mine.makefile("rb"), mine.makefile("wb")
+        self.writer = cast(
+            Any, SimpleNamespace(written=0, write=writer.write, flush=writer.flush, close=writer.close)
+        )
         threading.Thread(target=self._serve, args=(theirs.makefile("rwb"),), daemon=True).start()
 
     def _serve(self, stream: Any) -> None:
@@ -135,7 +137,8 @@ class Simulated:
         return LostError("ended")
 
     def close(self, *, patient: bool = True) -> None:
-        self._stream.close()
+        self.reader.close()
+        self.writer.close()
 
 
 def simulated(text: str, think: Callable[[], object] = lambda: None, **answers: Frame) -> HostReports:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
+from muster.deploy.core.connect.bootstrap import agent_source
 from muster.deploy.core.connect.opener import connect_early
 from muster.deploy.core.connect.pipe import Pipe
 from muster.deploy.core.errors import MusterError
@@ -47,7 +49,7 @@ def test_a_recovery_begins_with_the_failure_and_its_parts_have_the_time_of_day()
 
 
 def pipe() -> Pipe:
-    return cast(Pipe, object())
+    return cast(Pipe, Mock(writer=Mock(written=0)))
 
 
 def test_the_way_to_every_host_is_begun_before_anybody_asks() -> None:
@@ -71,6 +73,7 @@ def test_a_host_is_opened_once_and_anew_when_it_is_asked_for_again() -> None:
 
     take = connect_early(NODES[:1], open_pipe, Timings())
     assert take(NODES[0]) is opened[0]
+    opened[0].writer.write.assert_called_once_with(agent_source())  # type: ignore[attr-defined]
     assert take(NODES[0]) is opened[1]
     assert len(opened) == 2
 

@@ -22,9 +22,9 @@ from ..waits import waiting
 from ..wire.clock import now
 from ..wire.frames import Frame, Readable, read_frame, write_frame
 from ..wire.protocol import HANDLERS, ON_DEMAND
-from .bootstrap import Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
+from .bootstrap import Noise, await_greeting, is_swallowed, late_source, remedy_of
 from .inbox import OVERHEAD, Inbox
-from .pipe import LostError, Pipe, SilentError
+from .pipe import LostError, Pipe, SilentError, send_source
 from .reports import BUSY, Event, Lost, Report, of_frame, room
 from .requests.hosts import MODULES, TIME, Time
 from .requests.request import Answer, Request
@@ -124,14 +124,13 @@ class Channel:
         self._numbers = itertools.count()
         self._posting = threading.Lock()
         self._waiting: dict[int, _Pending] = {}
-        self._greeted = self._given_up = False
+        self.greeted = self._given_up = False
+        """Whether its agent has started."""
         self._sent: set[str] = set()
         """The modules of handlers that were sent after the start."""
         self.lost: LostError | None = None
         """Why the connection has ended."""
-        with contextlib.suppress(OSError):  # if the agent never starts, `last_words` has the reason
-            self.writer.write(agent_source())
-            self.writer.flush()
+        send_source(pipe)
         threading.Thread(target=self._read, name=f"channel-{host}", daemon=True).start()
 
     def post(self, request: Request[Answer], payload: bytes = b"", **arguments: Any) -> Future[Answer]:
@@ -194,11 +193,6 @@ class Channel:
         return losses({self.host: Sign(self.silent_for(), self.greeted, self.remote)})
 
     @property
-    def greeted(self) -> bool:
-        """Whether its agent has started."""
-        return self._greeted
-
-    @property
     def ended(self) -> bool:
         """Whether the connection has ended, which is reported too."""
         return self.lost is not None
@@ -231,22 +225,15 @@ class Channel:
 
     def set_clock(self) -> None:
         """Note the offset of the host's steady clock, which does not change when the time of day is set."""
-        offset, _ = self.measure_clock(steady=True)
-        self.clock_offset = -offset
+        self.clock_offset = -self.measure_clock(steady=True)[0]
 
     def measure_clock(self, *, steady: bool = False) -> tuple[float, float]:
-        """The offset of the host's clock from this machine's, and its uncertainty, in seconds.
-
-        `steady`: not the time of day, but the monotonic clocks.
-        """
+        """The offset of the host's clock, and its uncertainty in s. `steady`: as of `measure_offset`."""
         return measure_offset(lambda: self.ask(TIME, seconds=10.0), steady=steady)
 
     def close(self) -> None:
         """Close the connection; the agent ends what it has started. Wait for that unless it was given up."""
-        if self._given_up:
-            self._pipe.close(patient=False)
-        else:
-            self._pipe.close()
+        self._pipe.close(patient=not self._given_up)
 
     # -- the reader's thread --
 
@@ -254,7 +241,7 @@ class Channel:
         reader, noise, malformed = _Lines(self._pipe.reader), None, ""
         try:
             noise = await_greeting(reader)
-            self._greeted, self._heard = True, time.monotonic()
+            self.greeted, self._heard = True, time.monotonic()
             while not noise and (received := read_frame(reader, MOST_LINE, self._room)):
                 self._heard = time.monotonic()
                 self._take(*received, reader.length)

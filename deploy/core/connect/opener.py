@@ -22,8 +22,9 @@ from ..hosts import bounds
 from ..hosts.bounds import MOST_HOSTS
 from ..hosts.hostfile import Host
 from ..timings import Timings
+from .bootstrap import agent_source
 from .ownership import require_own
-from .pipe import OpenPipe, Pipe
+from .pipe import OpenPipe, Pipe, send_source
 from .transports.process import LocalPipe
 
 CLIENT = "MUSTER_SSH"
@@ -163,7 +164,8 @@ def connect_early(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) 
 
     def opened(host: Host) -> Pipe:
         with timings.part("connection", host.name):
-            return open_pipe(host)
+            send_source(pipe := open_pipe(host))  # so that the agent starts meanwhile
+            return pipe
 
     def work() -> None:
         while True:
@@ -179,6 +181,7 @@ def connect_early(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) 
 
     for _ in range(min(len(hosts), AT_ONCE)):
         threading.Thread(target=work, daemon=True).start()
+    agent_source()  # made once, before many threads would make it at once
 
     def take(host: Host) -> Pipe:
         future = begun.pop(host.name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 from ..errors import HostError
 from ..hosts.hostfile import Host
 from ..wire.frames import Readable, Writable
-from .bootstrap import is_swallowed
+from .bootstrap import agent_source, is_swallowed
 
 PYTHON_FAILED = "it needs Python 3.9 or newer (--python names another), and a login whose shell runs commands"
 PYTHON_MISSING = "install Python 3.9 or newer, or name another with --python"
@@ -85,3 +86,11 @@ class Pipe(Protocol):
 
 
 OpenPipe = Callable[[Host], Pipe]
+
+
+def send_source(pipe: Pipe) -> None:
+    """Send an agent its modules, unless it has them."""
+    with contextlib.suppress(OSError):  # if the agent never starts, `last_words` has the reason
+        if not pipe.writer.written:
+            pipe.writer.write(agent_source())
+            pipe.writer.flush()
