@@ -19,7 +19,7 @@ from ..core.connect.opener import Access, require_usable
 from ..core.connect.ownership import require_own
 from ..core.connect.pipe import LostError
 from ..core.connect.requests.jobs import JobState
-from ..core.decode import MALFORMED, AtMost, Between, from_json
+from ..core.decode import MALFORMED, AtMost, Between, from_json, lazy_dataclass
 from ..core.errors import MusterError, UsageError
 from ..core.hosts import hostfile
 from ..core.hosts.bounds import MOST_HOSTS, Text
@@ -73,7 +73,7 @@ class HostsRecord:
             raise MusterError(f"{state.job}: {text}")
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class _Written:
     version: Annotated[int, Between(1, VERSION)]
     hosts: Annotated[tuple[Text, ...], AtMost(MOST_HOSTS)]

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -246,7 +246,6 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, progress
     return spec
 
 
-@dataclass(frozen=True)
 class Launch(LaunchOptions):
     """Run a program on every host, keep the logs of its ranks, print a verdict.
 

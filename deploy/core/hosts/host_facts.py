@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from ..decode import AtMost, Between, Like
+from ..decode import AtMost, Between, Like, lazy_dataclass
 from .bounds import AbsolutePath, Address, Bytes, Count, Interface, JobId, Name, Text, Version
 
 
@@ -61,7 +61,7 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Interpreter:
     """A Python with its packages, and the Open MPI beside it."""
 

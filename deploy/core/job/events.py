@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..connect.reports import Report
+from ..decode import lazy_dataclass
 from ..plan.launch_plan import LaunchPlan
 from ..text.progress import Text
 from ..wire.clock import now
@@ -80,7 +81,7 @@ def of_failure(failure: Failure, plan: LaunchPlan) -> JobEvent:
     )
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Output:
     """Output of a rank: whole lines, and at its end also a part of a line."""
 
@@ -90,7 +91,7 @@ class Output:
     text: str
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class LauncherOutput:
     """A line of mpirun or torchrun."""
 
@@ -112,14 +113,14 @@ class Stage:
     show: Text
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Waiting:
     """The reason why the job waits before its first start."""
 
     why: str
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Reported:
     """A report of a host for the features that hear its kind (`Feature.hears`). It is not verified."""
 
@@ -127,7 +128,7 @@ class Reported:
     report: Report
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Recorded:
     """An entry of `recorded` in job.json: other machines read it while the job runs (`JobState.recorded`)."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from ..decode import lazy_dataclass
 from ..errors import MusterError
 
 if TYPE_CHECKING:  # most commands have no job
@@ -145,7 +146,7 @@ class Feature:
         return ""
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class AllFeatures:
     """Which features there are: for a driver on a host, whose program is itself of a feature."""
 

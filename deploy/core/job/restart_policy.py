@@ -17,6 +17,7 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..decode import lazy_dataclass
 from ..hosts.hostfile import Host
 from ..hosts.stuck_processes import not_ended
 from ..text.fold import fold_names
@@ -45,7 +46,7 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class EarlyFailure:
     """A failure before the first step, by what repeats itself.
 
@@ -173,7 +174,7 @@ class Policy:
         return too_few and self.asked is not None and at < self.asked + ASK_SECONDS
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Stuck:
     """The processes of a host that could not be ended. `ends_soon`: they only lack a processor."""
 
@@ -181,7 +182,7 @@ class Stuck:
     ends_soon: bool
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Decision:
     """The hosts of the next attempt, none for no attempt, a line for the user, and the next policy."""
 

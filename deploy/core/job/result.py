@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..decode import lazy_dataclass
 from ..plan.launch_plan import LaunchPlan, PlacedRank
 from ..text.text import describe_code, status_of
 from ..timings import TimedPart
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ..hosts.stuck_processes import StuckProcesses
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Failure:
     """Why a launch failed: the first thing that went wrong, not what followed from it."""
 
@@ -83,7 +84,7 @@ def describe_out_of_memory(limit: int | None) -> str:
     return "out of memory, the kernel chose it" + (f" (limit {limit >> 20} MiB)" if limit else "")
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class RankExit:
     """The end of one rank: its exit code (negative for a signal), its time, and the last lines."""
 
@@ -141,7 +142,7 @@ class Finding:
         return {}
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class LaunchResult:
     """The end of a launch. `left`: the processes on each host that even SIGKILL did not end."""
 

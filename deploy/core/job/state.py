@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
 from ..connect.reports import ProgramOver
+from ..decode import lazy_dataclass
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan, PlacedRank
 from ..text.terminal import harmless
@@ -50,7 +51,7 @@ LATE_SECONDS = 10.0
 """The driver ends a rank this long after the rank should have ended itself: its interpreter may hang."""
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class EndedButAlive:
     """A rank whose program is over while its process lives: a thread or a child keeps it alive.
 

@@ -11,9 +11,9 @@ import fnmatch
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from ..decode import lazy_dataclass
 from ..errors import Problem, UsageError
 
 MOST_PATTERNS, LONGEST_PATTERN = 2000, 1000
@@ -21,7 +21,7 @@ ANY_FOLDERS = "**"
 _Matches = Callable[[str], object]
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class _Pattern:
     names: tuple[_Matches | None, ...]
     """What the parts of a path must match; None for any number of folders."""
@@ -89,7 +89,7 @@ def _is_ignored(files: list[tuple[int, Ignored]], path: str, *, is_folder: bool)
     return next((decision for decision in decisions if decision is not None), False)
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Ignored:
     """The patterns of one file."""
 

@@ -11,10 +11,9 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.decode import MALFORMED, from_json
+from ...core.decode import MALFORMED, from_json, lazy_dataclass
 from ...core.errors import UsageError
 from ...core.hosts.bounds import Name, Text
 from ...core.hosts.hostfile import Host
@@ -24,7 +23,7 @@ from ...core.wire.files import read_regular
 FILE = "drained.json"
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Drained:
     """A host that launches leave out."""
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from ...core.connect.requests.request import Nothing, Request
-from ...core.decode import AtMost, Like
+from ...core.decode import AtMost, Like, lazy_dataclass
 from ...core.hosts.bounds import MOST_GPUS, Count, Name, Seconds, Text
 
 Kind = Literal["nvidia", "amd", "ascend", "none"]
 MOST_CLAIMS = 1 << 12
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Device:
     """A GPU or NPU, and who has it: the job of a lease, or a process without one; empty if it is free.
 
@@ -37,7 +36,7 @@ class Device:
 Devices = Annotated[tuple[Device, ...], AtMost(MOST_GPUS)]
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Lease:
     """The devices that a job has, or would get now; and others with the reason why it does not get them."""
 
@@ -58,7 +57,7 @@ class Lease:
     """Who locks a file that all agents lock for a moment."""
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class WaitingJob:
     """A job that waits for devices of a host."""
 
@@ -68,7 +67,7 @@ class WaitingJob:
     number: Count
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class HostLeases:
     """The GPUs of a host, and the jobs that wait, the first one first."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...core.decode import lazy_dataclass
 from ...core.errors import HostError, UsageError
 from ...core.hosts.host_facts import Facts
 from ...core.hosts.hostfile import Host
@@ -88,7 +89,7 @@ class LeaseOptions(Options):
             )
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class LeaseRequest:
     """What a job wants of a host."""
 

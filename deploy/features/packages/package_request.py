@@ -8,13 +8,14 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from ...core.connect.ownership import require_own
+from ...core.decode import lazy_dataclass
 from ...core.errors import UsageError
 from ...core.plan.flags import Options, flag
 
 _RUNS = "the ranks run the packages that it names"
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Requirements:
     """The packages for the ranks of a launch."""
 
@@ -28,7 +29,7 @@ class Requirements:
     """Which wheels of torch: uv's name, or `auto` for those of the hosts, or `none` for the index's own."""
 
 
-@dataclass(frozen=True)
+@lazy_dataclass(frozen=True)
 class Platform:
     """The common properties of the hosts of a launch that decide which wheels run on them."""
 
