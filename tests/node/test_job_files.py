@@ -81,11 +81,45 @@ def test_what_is_in_the_way_here_is_named(hosts: HostsHere, tmp_path: Path) -> N
     here = tmp_path / "here"
     (here / "a").mkdir(parents=True)
     with hosts.cluster() as cluster:
-        assert f"here: {here / 'a'} is in the way" in str(get_files(cluster.channels, JOB, "a", here).errors)
+        assert f"here: {here / 'a'} is in the way" in str(get_files(cluster.channels, JOB, "a", here).failed)
         (tmp_path / "other").mkdir()
         (here / "b").symlink_to("../other")
-        assert f"here: {here / 'b'} is in the way" in str(get_files(cluster.channels, JOB, "b", here).errors)
+        assert f"here: {here / 'b'} is in the way" in str(get_files(cluster.channels, JOB, "b", here).failed)
     assert not [*(tmp_path / "other").iterdir()]
+
+
+LIES = """
+import muster.deploy.core.wire.files as files
+digest = files.digest
+def lie(path):
+    if path.endswith("unreadable"):
+        raise PermissionError(13, "Permission denied", path)
+    return "0" * 64 if path.endswith("changing") else digest(path)
+files.digest = lie
+"""
+
+
+def test_a_file_that_cannot_be_fetched_costs_no_other(hosts: HostsHere, tmp_path: Path) -> None:
+    """Root can read every file; and a file that changed is one that was listed with another digest."""
+    hosts.lies["node1"] = LIES
+    write(
+        hosts,
+        "node1",
+        code__a="1",
+        out__changing="2",
+        out__unreadable="3",
+        out__clash="4",
+        code__MUSTER_OUT__clash="5",
+    )
+    with hosts.cluster() as cluster:
+        fetched = get_files(cluster.channels, JOB, "", tmp_path / "here")
+    assert [path.name for path in fetched.paths] == ["a"]
+    assert fetched.errors == {}
+    assert sorted(fetched.failed) == [
+        "MUSTER_OUT/changing",
+        "MUSTER_OUT/clash@node1",
+        "node1: MUSTER_OUT/unreadable",
+    ]
 
 
 def test_a_shared_home_gives_each_file_once(hosts: HostsHere, tmp_path: Path) -> None:

@@ -139,10 +139,12 @@ def _written(job: str, inner: str) -> Iterator[Entry]:
         if target:
             yield Entry(path, "link", link=target)
             continue
+        whole, sha256 = os.path.join(job, path), ""
         with contextlib.suppress(FileNotFoundError):  # the job runs, and has removed it
-            whole = os.path.join(job, path)
             status = os.stat(whole)
-            yield Entry(path, "file", status.st_mode & 0o777, status.st_size, digest(whole))
+            with contextlib.suppress(OSError):  # the driver names it
+                sha256 = digest(whole)
+            yield Entry(path, "file", status.st_mode & 0o777, status.st_size, sha256)
 
 
 def newest_in(folder: str | os.PathLike[str]) -> float:

@@ -45,7 +45,7 @@ from . import put_get as transfer
 from .messages import RUN, CommandRan
 
 HEAR_SECONDS = 2.0
-TIMED_OUT, LOST = 124, 3  # the statuses of timeout(1), and of a host that is not fit
+TIMED_OUT, LOST, NOT_FOUND = 124, 3, 127  # as of timeout(1), a host that is not fit, a command not found
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,6 @@ def _ended(report: Report) -> Ended:
 
 MOST_PATHS = 20
 """Files that `get JOB` names."""
-NOT_FOUND = 127
-"""The exit status of a command that is not on the host, as in a shell."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ class Get(HostOptions):
         with running(options, (self.include, self.exclude)) as job:
             folder = options.runs_folder / job.state.job / FILES_FOLDER
             with Progress(f"files of {job.state.job}", unit=MB) as progress:
-                paths, errors, left_out = transfer.get_files(
+                paths, errors, left_out, absent = transfer.get_files(
                     job.channels, job.state.job, inner, folder, progress.add
                 )
             hosts, silent = [*job.channels.keys() - errors.keys()], job.silent
@@ -215,9 +213,9 @@ class Get(HostOptions):
         if len(shown) < len(paths):
             sys.stdout.write(f"{len(paths) - len(shown)} more in {folder}\n")
         failed = [*silent.items(), *((host, error.reason) for host, error in errors.items())]
-        for line in [*lines_of(failed), *left_out[:MOST_PATHS]]:
+        for line in [*lines_of(failed), *[*absent.values(), *left_out][:MOST_PATHS]]:
             print_note(line)
-        if silent or errors:
+        if failed or absent:
             raise Exit(code=UnfitError.exit_status)
         if not paths:
             what = f"no file {inner}" if inner else "no files beside its code or in $MUSTER_OUT"

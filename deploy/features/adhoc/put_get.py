@@ -22,6 +22,7 @@ from ...core.connect.requests.request import Answer, Nothing, Request
 from ...core.errors import MusterError, UsageError
 from ...core.hosts.received_paths import inner_path, inner_paths
 from ...core.wire.files import CHUNK_BYTES, PAGE, Entry, append, complete, digest, entries, listing_digest
+from ...core.wire.os_errors import explain
 from ...core.wire.paths import JobPaths
 from .messages import (
     FILE,
@@ -194,14 +195,13 @@ def _receive(channel: Channel, source: str, draft: Path, facts: FileFacts) -> It
             raise MusterError(f"{source} changed or was damaged in transit; try again")
         return
     draft.mkdir(0o700)
-    files = [entry for entry in facts.entries if entry.kind == "file"]
-    wanted = [(f"{source}/{file.path}", file.path, file.length) for file in files]
+    wanted = [(f"{source}/{path}", path, size) for path, kind, _, size, *_ in facts.entries if kind == "file"]
     yield from fetch_files(channel, draft, wanted)
     complete(str(draft), [Entry(*entry) for entry in facts.entries])
 
 
 def fetch_files(channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]]) -> Iterator[int]:
-    """Fetch files, each `(path on the host, path in the draft, bytes)`, into a draft; yields bytes."""
+    """Fetch files, `(path there, path in the draft, bytes)`, into a draft, unverified; yields bytes."""
     parts = (
         _Question(
             *(FILE_PART, {"path": source, "start": start, "most": CHUNK_BYTES}),
@@ -212,8 +212,6 @@ def fetch_files(channel: Channel, draft: Path, files: Iterable[tuple[str, str, i
         for start in range(0, length, CHUNK_BYTES)
     )
     for part, answer in _answers(channel, parts):
-        if len(answer.payload) < part.weight:
-            raise MusterError(f"{part.arguments['path']} became shorter in transit; try again")
         append(str(draft), part.target, answer.payload[: part.weight])
         yield part.weight
 
@@ -305,11 +303,12 @@ def _file(entry: Entry, host: str) -> _File:
 
 
 class Fetched(NamedTuple):
-    """The files here, the error of each host whose files could not be fetched, and what was left out."""
+    """The files here, the error of each host of which none could be fetched, and lines about other files."""
 
     paths: list[Path]
     errors: dict[str, MusterError]
     left_out: list[str]
+    failed: dict[str, str]
 
 
 def get_files(
@@ -323,7 +322,7 @@ def get_files(
 
     A file that is not the same on all hosts that have it becomes `NAME@HOST.SUFFIX` of each of them.
     """
-    source, left_out = JobPaths.of("~", job).folder, list[str]()
+    source, left_out, failed = JobPaths.of("~", job).folder, list[str](), dict[str, str]()
 
     def look(host: str) -> list[_File]:
         within = inner.removeprefix(OUT).lstrip("/") if f"{inner}/".startswith(f"{OUT}/") else inner
@@ -331,6 +330,9 @@ def get_files(
         left = (entry for entry in listed if entry.link.startswith("/"))
         left_out.extend(f"{host}: left out: {each.path}, a link to {each.link}" for each in left)
         files = [_file(Entry(*entry), host) for entry in listed if not entry.link.startswith("/")]
+        unread = [file for file in files if not (file.entry.digest or file.entry.link)]
+        failed.update((f"{host}: {file.target}", f"{host}: cannot read {file.entry.path}") for file in unread)
+        files = [file for file in files if file not in unread]
         return [file for file in files if within == inner or f"{file.target}/".startswith(f"{inner}/")]
 
     looked = on_every(channels, look)
@@ -352,15 +354,19 @@ def get_files(
             wanted = [(f"{source}/{each.entry.path}", each.target, each.entry.length) for each in files]
             for more in fetch_files(channels[host], draft, wanted):
                 progress(more, sum(sizes.values()))
-            complete(str(draft), [each.entry._replace(path=each.target) for each in missing[host]])
             for each in missing[host]:
-                _place(draft, folder, each.target)
+                try:
+                    complete(str(draft), [each.entry._replace(path=each.target)])
+                    _place(draft, folder, each.target)
+                except OSError as error:
+                    failed[each.target] = f"{host}: {explain(error)}"
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
     received = on_every([host for host in missing if missing[host]], receive)
-    paths = (folder / file.target for host in chosen.keys() - received.errors.keys() for file in chosen[host])
-    return Fetched(sorted(paths), looked.errors | received.errors, left_out)
+    kept = (file.target for host in chosen.keys() - received.errors.keys() for file in chosen[host])
+    paths = sorted(folder / target for target in kept if target not in failed)
+    return Fetched(paths, looked.errors | received.errors, left_out, failed)
 
 
 def _chosen(found: Mapping[str, list[_File]]) -> dict[str, list[_File]]:
@@ -398,5 +404,5 @@ def _place(draft: Path, folder: Path, inner: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     is_behind_link = target.parent.resolve() != folder.resolve() / PurePosixPath(inner).parent
     if is_behind_link or (target.is_dir() and not target.is_symlink()):
-        raise MusterError(f"here: {target.parent if is_behind_link else target} is in the way; move it")
+        raise OSError(f"here: {target.parent if is_behind_link else target} is in the way; move it")
     (draft / inner).replace(target)
