@@ -113,13 +113,24 @@ def test_a_file_that_cannot_be_fetched_costs_no_other(hosts: HostsHere, tmp_path
     )
     with hosts.cluster() as cluster:
         fetched = get_files(cluster.channels, JOB, "", tmp_path / "here")
-    assert [path.name for path in fetched.paths] == ["a"]
+    assert [path.name for path in fetched.paths] == ["clash@node1", "a"]
     assert fetched.errors == {}
-    assert sorted(fetched.failed) == [
-        "MUSTER_OUT/changing",
-        "MUSTER_OUT/clash@node1",
-        "node1: MUSTER_OUT/unreadable",
-    ]
+    assert fetched.failed.keys() == {
+        *("MUSTER_OUT/changing", "node1: MUSTER_OUT/unreadable", "node1: out/clash")
+    }
+
+
+def test_the_drafts_of_a_killed_command_are_removed(hosts: HostsHere, tmp_path: Path) -> None:
+    write(hosts, "node1", code__a="1")
+    here = tmp_path / "here"
+    for name in (".muster-get-old", ".muster-get-new"):
+        (here / name).mkdir(parents=True)
+        (here / name / "a").touch()
+    for path in (here / ".muster-get-old" / "a", here / ".muster-get-old"):
+        os.utime(path, (1, 1))
+    with hosts.cluster() as cluster:
+        get_files(cluster.channels, JOB, "", here)
+    assert sorted(path.name for path in here.iterdir()) == [".muster-get-new", "a"]
 
 
 def test_a_shared_home_gives_each_file_once(hosts: HostsHere, tmp_path: Path) -> None:

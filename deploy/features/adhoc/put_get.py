@@ -10,6 +10,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, NamedTuple
@@ -21,19 +22,11 @@ from ...core.connect.requests.hosts import FILE_PART
 from ...core.connect.requests.request import Answer, Nothing, Request
 from ...core.errors import MusterError, UsageError
 from ...core.hosts.received_paths import inner_path, inner_paths
+from ...core.wire import files as wire_files
 from ...core.wire.files import CHUNK_BYTES, PAGE, Entry, append, complete, digest, entries, listing_digest
 from ...core.wire.os_errors import explain
 from ...core.wire.paths import JobPaths
-from .messages import (
-    FILE,
-    FILE_ENTRIES,
-    PUT_BEGIN,
-    PUT_CHECK,
-    PUT_PLACE,
-    PUT_WRITE,
-    FileFacts,
-    ListedEntry,
-)
+from .messages import FILE, FILE_ENTRIES, PUT_BEGIN, PUT_CHECK, PUT_PLACE, PUT_WRITE, FileFacts, ListedEntry
 
 TRANSFER_SECONDS, PLACE_SECONDS = 600.0, 30.0
 # A host has to move so many bytes in so many seconds of waiting for it; a file counts as a block more. And it
@@ -44,6 +37,7 @@ PROGRESS_BYTES, PROGRESS_SECONDS, BLOCK, SLOWEST = CHUNK_BYTES, 60.0, 1 << 12, 1
 IN_FLIGHT, BYTES_IN_FLIGHT = 64, 2 * CHUNK_BYTES
 # Limits for one folder: a host may send anything, and several hosts may at once.
 MOST_ENTRIES, MOST_TEXT = 200_000, 1 << 25
+DRAFTS, ABANDONED_SECONDS = ".muster-get-", 3600.0
 
 
 OnProgress = Callable[[int, int], None]
@@ -107,18 +101,27 @@ def get(
         target = folder / f"{name.name.removesuffix(suffix)}@{channel.host}{suffix}"
         if is_folder and os.path.lexists(target):
             raise MusterError(f"{target} exists; remove it, or give another folder")
-        # A new private folder: others may write to `folder`, and make a link with the name of a draft.
-        private = Path(tempfile.mkdtemp(prefix=".muster-get-", dir=folder))
-        try:
+        with _drafts(folder) as private:
             draft = private / target.name
             for more in _receive(channel, source, draft, facts):
                 progress(more, sum(sizes.values()))
             _rename_with_mode(draft, target, facts.mode & 0o777)
-        finally:
-            shutil.rmtree(private, ignore_errors=True)
         return target
 
     return on_every(cluster.channels, receive, interrupted=cluster.close)
+
+
+@contextmanager
+def _drafts(folder: Path) -> Iterator[Path]:
+    """A new private folder: others may write to `folder`, and make a link with the name of a draft."""
+    for left in folder.glob(f"{DRAFTS}*"):  # of killed commands
+        if wire_files.newest_in(left) < time.time() - ABANDONED_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+    private = Path(tempfile.mkdtemp(prefix=DRAFTS, dir=folder))
+    try:
+        yield private
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
 
 
 def facts_of(channel: Channel, path: str, seconds: float, **wanted: Any) -> FileFacts:
@@ -336,7 +339,7 @@ def get_files(
         return [file for file in files if within == inner or f"{file.target}/".startswith(f"{inner}/")]
 
     looked = on_every(channels, look)
-    chosen = _chosen(looked.results)
+    chosen = _chosen(looked.results, failed)
     missing = {
         host: [file for file in files if not _is_here(folder / file.target, file.entry)]
         for host, files in chosen.items()
@@ -348,9 +351,7 @@ def get_files(
 
     def receive(host: str) -> None:
         files = [file for file in missing[host] if file.entry.length]
-        # A new private folder: others may write to `folder`, and make a link with the name of a draft.
-        draft = Path(tempfile.mkdtemp(prefix=".muster-get-", dir=folder))
-        try:
+        with _drafts(folder) as draft:
             wanted = [(f"{source}/{each.entry.path}", each.target, each.entry.length) for each in files]
             for more in fetch_files(channels[host], draft, wanted):
                 progress(more, sum(sizes.values()))
@@ -360,8 +361,6 @@ def get_files(
                     _place(draft, folder, each.target)
                 except OSError as error:
                     failed[each.target] = f"{host}: {explain(error)}"
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
 
     received = on_every([host for host in missing if missing[host]], receive)
     kept = (file.target for host in chosen.keys() - received.errors.keys() for file in chosen[host])
@@ -369,24 +368,25 @@ def get_files(
     return Fetched(paths, looked.errors | received.errors, left_out, failed)
 
 
-def _chosen(found: Mapping[str, list[_File]]) -> dict[str, list[_File]]:
+def _chosen(found: Mapping[str, list[_File]], failed: dict[str, str]) -> dict[str, list[_File]]:
     """The files to fetch of each host. Equal files of several hosts are fetched from the first."""
     holders: dict[str, dict[str, dict[str, _File]]] = defaultdict(lambda: defaultdict(dict))
     for host, files in found.items():
         for file in files:
             holders[file.target][file.entry.digest or file.entry.link][host] = file
-    chosen: dict[str, list[_File]] = defaultdict(list)
+    chosen, taken = defaultdict[str, list[_File]](list), dict[str, _File]()
     for target, by_digest in holders.items():
-        differ = len(by_digest) > 1
+        differ, path = len(by_digest) > 1, PurePosixPath(target)
         for by_host in by_digest.values():
             for host, file in [*by_host.items()][: None if differ else 1]:
-                chosen[host].append(file._replace(target=_of_host(target, host)) if differ else file)
+                name = str(path.with_name(f"{path.stem}@{host}{path.suffix}")) if differ else target
+                if taken.setdefault(name, file) == file:
+                    chosen[host].append(file._replace(target=name))
+                else:
+                    failed[f"{host}: {file.entry.path}"] = (
+                        f"{host}: {file.entry.path}: {name} is another file here"
+                    )
     return chosen
-
-
-def _of_host(target: str, host: str) -> str:
-    path = PurePosixPath(target)
-    return str(path.with_name(f"{path.stem}@{host}{path.suffix}"))
 
 
 def _is_here(path: Path, entry: Entry) -> bool:
