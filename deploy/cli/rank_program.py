@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -104,6 +106,7 @@ _STARTERS = re.compile(
 )
 _FIRST_BYTES = 256
 _COMPILED = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
+_DATA = (ast.Dict, ast.List, ast.Tuple, ast.Constant, ast.Name, ast.UnaryOp)
 
 
 def program_of(tree: Tree, folder: Path, *, script: str, module: str, args: str) -> Program:
@@ -272,13 +275,31 @@ def _runner(path: Path, script: str) -> tuple[str, ...]:
         return () if not runner or "python" in " ".join(runner) else tuple(part.strip() for part in runner)
     if shell := _SHELLS.get(path.suffix):
         return (shell,)
+    if path.suffix != ".py" or first.lstrip()[:1] in {b"{", b"["}:
+        _require_python(path, script)
+    return ()
+
+
+def _require_python(path: Path, script: str) -> None:
+    """`UsageError` for a file that is not a program of Python. JSON and YAML may be Python without effect."""
     if path.suffix == ".ipynb":
         raise UsageError(
             f"script {script}: a notebook, not a program; launch from inside it (docs/how-to/python.md), or "
             f"make a program of it: jupyter nbconvert --to script {shlex.quote(script)}"
         )
-    if path.suffix not in {"", ".py"}:
-        raise UsageError(
-            f"script {script}: {_NO_PROGRAM} by its name; name it {path.stem}.py, or let it begin with #!"
-        )
-    return ()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ranks show those of the program
+            content = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        place = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else f"{error}"
+        raise UsageError(f"script {script}: {_NO_PROGRAM} ({place})") from None
+    except OSError as error:
+        raise UsageError(f"script {script}: cannot be read: {error.strerror}") from None
+    if all(
+        isinstance(each.value, _DATA)
+        if isinstance(each, ast.Expr)
+        else isinstance(each, ast.AnnAssign) and not each.value
+        for each in content
+    ):
+        raise UsageError(f"script {script}: {_NO_PROGRAM}, but data without a statement that does anything")
