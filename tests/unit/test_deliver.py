@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import random
 import tarfile
@@ -20,7 +21,7 @@ from muster.deploy.core.job import deliver as deliver_module
 from muster.deploy.core.job.deliver import Contents, deliver, preparation_seconds, prepare_for
 from muster.deploy.core.job.stages import DeliveryStage
 from muster.deploy.core.plan.launch_plan import LaunchPlan
-from muster.deploy.core.plan.source_tree import Tree, scan
+from muster.deploy.core.plan.source_tree import Edits, Tree, scan
 from muster.deploy.core.wire.frames import read_frame, write_frame
 from tests.unit.plans import make_plan
 
@@ -107,6 +108,57 @@ def delivered(folder: Path, *damaged: tuple[str, ...]) -> Forgetful:
     return host
 
 
+def test_a_file_that_vanished_before_it_is_sent_is_not_in_the_jobs_folder(tmp_path: Path) -> None:
+    class Empty(Forgetful):
+        code: Any = None
+
+        def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
+            self.code = words.get("code", self.code)
+            answer = super().post(request, payload, **words)
+            return Missing(tuple(words["digests"])) if request.name == "missing" else answer
+
+    for name in ("train.py", "cache.tmp"):
+        (tmp_path / name).write_text(name)
+    plan, host = make_plan("node1 slots=2", tree=scan(tmp_path)), Empty(())
+    (tmp_path / "cache.tmp").unlink()
+    send(plan, SimpleNamespace(channels={"node1": host}, close=lambda: None))
+    assert [name for name, *_ in host.code] == ["train.py"]
+
+
+def test_hosts_get_a_file_as_it_is_when_it_is_sent(tmp_path: Path) -> None:
+    class Keeping(Forgetful):
+        """A host that keeps what it gets, and says what it lacks."""
+
+        def __init__(self, *held: bytes) -> None:
+            super().__init__()
+            self.kept = {hashlib.sha256(content).hexdigest(): content for content in held}
+            self.code: dict[str, bytes] = {}
+
+        def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
+            self.asked.append(request.name)
+            if request.name == "missing":
+                return Missing(tuple(digest for digest in words["digests"] if digest not in self.kept))
+            if request.name == "store":
+                self.kept |= unpacked(payload)
+            if request.name == "prepare":
+                lacking = tuple(digest for _, _, digest, _ in words["code"] if digest not in self.kept)
+                self.code = {name: self.kept.get(digest, b"") for name, _, digest, _ in words["code"]}
+                return Prepared(lacking)
+            return None
+
+    (tmp_path / "train.py").write_text("1")
+    (tmp_path / "out.txt").write_text("old")
+    plan = make_plan("node[1-2] slots=2", tree=scan(tmp_path))
+    (tmp_path / "out.txt").write_text("new")
+    contents = [Contents(plan.spec.tree), Contents(plan.spec.library)]
+    lacks, has = Keeping(), Keeping(b"old", b"1")
+    for host, name in ((lacks, "node1"), (has, "node2")):
+        one = dataclasses.replace(plan, hosts=tuple(each for each in plan.hosts if each.host.name == name))
+        send(one, SimpleNamespace(channels={name: host}, close=lambda: None), contents)
+        assert host.code == {"out.txt": b"new", "train.py": b"1"}
+    assert [*contents[0].edits.changed] == ["out.txt"]
+
+
 def test_a_spare_host_gets_the_contents_and_prepares_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)")
     plan = make_plan("node[1-2] slots=2", tree=scan(tmp_path), np=2, spares=1)
@@ -153,9 +205,9 @@ def test_hosts_that_lack_the_same_get_one_archive(tmp_path: Path, monkeypatch: p
 
     archive = Tree.archive
 
-    def count(self: Tree, digests: Any) -> bytes:
+    def count(self: Tree, digests: Any, edits: Edits) -> bytes:
         packed.append(tuple(digests))
-        return archive(self, digests)
+        return archive(self, digests, edits)
 
     monkeypatch.setattr(Tree, "archive", count)
     contents = Contents(tree)

@@ -374,7 +374,7 @@ def removing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["new.tmp", "link"])
 @pytest.mark.parametrize("in_git", [True, False])
-def test_a_file_that_vanishes_after_its_listing_is_left_out(
+def test_a_file_that_vanishes_after_its_listing_is_left_out_and_noted(
     name: str, in_git: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, train_py="1", **{"new.tmp": "2"})
@@ -385,6 +385,8 @@ def test_a_file_that_vanishes_after_its_listing_is_left_out(
     removing(tmp_path / name, monkeypatch)
     scanned = tree.scan(tmp_path)
     assert name not in {file.path for file in scanned.files}
+    plan = make_plan("node1", tree=scanned)
+    assert f"note: {name} was removed here during the launch, so the ranks run without it" in str(plan)
 
 
 def test_a_tracked_file_that_vanishes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,21 +398,37 @@ def test_a_tracked_file_that_vanishes_is_refused(tmp_path: Path, monkeypatch: py
         tree.scan(tmp_path)
 
 
-@pytest.mark.parametrize(("change", "why"), [("2", "changed while it was sent"), (None, "was removed while")])
-def test_a_file_that_changes_before_it_is_sent_refuses_the_launch_unless_it_grows(
-    change: str | None, why: str, tmp_path: Path
-) -> None:
-    write(tmp_path, log="1")
+def test_a_file_that_vanishes_before_it_is_sent_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, a_py="same", b="same", c="1", d="2")
     scanned = tree.scan(tmp_path)
-    digests = [file.digest for file in scanned.files]
-    write(tmp_path, log="1 and more")
-    with tarfile.open(fileobj=io.BytesIO(scanned.archive(digests))) as grown:
-        assert [cast(Any, grown.extractfile(name)).read() for name in grown.getnames()] == [b"1"]
-    (tmp_path / "log").unlink()
-    if change:
-        write(tmp_path, log=change)
-    with pytest.raises(UsageError, match=why):
-        scanned.archive(digests)
+    for name in ("a.py", "c"):
+        (tmp_path / name).unlink()
+    edits = tree.Edits()
+    with tarfile.open(
+        fileobj=io.BytesIO(scanned.archive([file.digest for file in scanned.files], edits))
+    ) as tar:
+        assert len(tar.getnames()) == 2
+    left = scanned.after(edits)
+    assert ([file.path for file in left.files], left.vanished) == (["a.py", "b", "d"], ("c",))
+
+
+def test_a_file_that_git_does_not_track_may_change_once_before_it_is_sent(tmp_path: Path) -> None:
+    write(tmp_path, a_py="same", b="same", c="1")
+    scanned, edits = tree.scan(tmp_path), tree.Edits()
+    write(tmp_path, b="longer than before", c="2")
+    with tarfile.open(
+        fileobj=io.BytesIO(scanned.archive([file.digest for file in scanned.files], edits))
+    ) as tar:
+        stored = {name: cast(Any, tar.extractfile(name)).read() for name in tar.getnames()}
+    sent = scanned.after(edits)
+    assert {file.path: stored[file.digest] for file in sent.files} == {
+        "a.py": b"same",
+        "b": b"same",
+        "c": b"2",
+    }
+    write(tmp_path, c="3")
+    with pytest.raises(UsageError, match=r"c: changed while it was sent; try again, or list it in .muster"):
+        sent.archive([file.digest for file in sent.files], edits)
 
 
 @pytest.mark.parametrize("in_git", [True, False])

@@ -20,7 +20,7 @@ from ..connect.requests.hosts import FREE_PORT, LOAD
 from ..connect.requests.request import Nothing
 from ..errors import MusterError
 from ..plan.launch_plan import HostPlan, LaunchPlan
-from ..plan.source_tree import Tree
+from ..plan.source_tree import Edits, Tree
 from .stages import DeliveryStage
 
 DELIVERY_SECONDS, MISSING_SECONDS = 600.0, 30.0
@@ -59,11 +59,24 @@ class Contents:
     """The contents of a tree. Hosts that lack the same contents get the same archives, each made once."""
 
     def __init__(self, tree: Tree) -> None:
-        self.tree, self._lock = tree, threading.Lock()
+        self._tree, self._lock = tree, threading.Lock()
         self._sizes = {file.digest: file.size for file in tree.files if file.link is None}
         self._paths = {file.digest: file.path for file in tree.files}
-        self._archive = lru_cache(ARCHIVES_KEPT)(tree.archive)
+        self.edits = Edits()
+        self._archive = lru_cache(ARCHIVES_KEPT)(self._archive_of)
         self._answers: dict[str, Future[Missing]] = {}
+
+    @property
+    def tree(self) -> Tree:
+        """The tree as it was sent: files may have vanished or changed since they were listed."""
+        edited = self.edits.vanished or self.edits.changed
+        return self._tree.after(self.edits) if edited else self._tree
+
+    def _archive_of(self, digests: Sequence[str]) -> bytes:
+        archive = self.tree.archive(digests, self.edits)
+        for file in self.edits.changed.values():
+            self._sizes[file.digest], self._paths[file.digest] = file.size, file.path
+        return archive
 
     def ask(self, channel: Channel, *, verify: bool = False) -> None:
         """Ask a host which contents it lacks; `send` waits for the answer. `verify`: it checks the others."""
@@ -73,7 +86,7 @@ class Contents:
         """Send the contents that a host lacks to its store."""
         if channel.host not in self._answers:
             self.ask(channel)
-        seconds = MISSING_SECONDS + preparation_seconds(self.tree)
+        seconds = MISSING_SECONDS + preparation_seconds(self._tree)
         self._send(channel, channel.wait(self._answers.pop(channel.host), seconds).missing, stage)
 
     def send_again(self, channel: Channel, damaged: Sequence[str], stage: DeliveryStage) -> list[str]:
@@ -114,11 +127,12 @@ def _prepare(
     plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Sequence[Contents], stage: DeliveryStage
 ) -> None:
     seconds = preparation_seconds(plan.spec.tree, plan.spec.library)
-    prepared = _post_prepare(plan, host, channel)
+    code, library = (tree.tree for tree in contents)  # other hosts may find more edits meanwhile
+    prepared = _post_prepare(plan, host, channel, code, library)
     freed = channel.post(FREE_PORT)  # answered in order, so both take a single round trip
     if damaged := channel.wait(prepared, seconds).damaged:
         names = [name for tree in contents for name in tree.send_again(channel, damaged, stage)]
-        if channel.wait(_post_prepare(plan, host, channel), seconds).damaged:
+        if channel.wait(_post_prepare(plan, host, channel, code, library), seconds).damaged:
             raise _lost_again(names, host)
     channel.wait(freed, seconds)
 
@@ -133,9 +147,10 @@ def _lost_again(names: Sequence[str], host: HostPlan) -> MusterError:
     )
 
 
-def _post_prepare(plan: LaunchPlan, host: HostPlan, channel: Channel) -> Future[Prepared]:
+def _post_prepare(
+    plan: LaunchPlan, host: HostPlan, channel: Channel, code: Tree, library: Tree
+) -> Future[Prepared]:
     """Let a host make the job's folder."""
-    code, library = plan.spec.tree, plan.spec.library
     return channel.post(
         PREPARE,
         host=host.host.name,

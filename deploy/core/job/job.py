@@ -12,7 +12,7 @@ from ..connect.kept_connections import KeptConnections
 from ..connect.pipe import OpenPipe
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
-from ..plan.launch_plan import LaunchPlan
+from ..plan.launch_plan import LaunchPlan, about_changed, about_vanished
 from ..plan.launcher import place_ranks
 from ..plan.spec import LaunchSpec
 from ..text.progress import Text
@@ -133,6 +133,10 @@ class Job:
             self._stage(stage := DeliveryStage())
             deliver(the_plan, cluster, code, stage)
             self.features.require(Feature.delivered, the_plan, cluster)
+        if more := code[0].tree.vanished[len(the_plan.spec.tree.vanished) :]:
+            self._say(f"note: {about_vanished(more)}")
+        if changed := [*code[0].edits.changed]:
+            self._say(f"note: {about_changed(changed)}")
 
     def _without(
         self, unfit: Mapping[str, str], hosts: tuple[Host, ...], attempt: int, kept: KeptConnections | None

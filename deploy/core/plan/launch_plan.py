@@ -206,8 +206,10 @@ class LaunchPlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for the user before the ranks start."""
-        absent = self.spec.tree.absent
-        return (*self.busy, *([_about_absent(absent)] if absent else []))
+        tree = self.spec.tree
+        notes = [*self.busy, *([_about_absent(tree.absent)] if tree.absent else [])]
+        notes += [about_vanished(tree.vanished)] if tree.vanished else []
+        return tuple(notes)
 
     def __str__(self) -> str:
         described = (
@@ -233,6 +235,18 @@ def _about_absent(submodules: Sequence[str]) -> str:
     listed = _first(submodules)
     are, them = ("submodule {} is", "its") if len(submodules) == 1 else ("submodules {} are", "their")
     return f"{are.format(listed)} not checked out, so no host gets {them} files; git submodule update --init"
+
+
+def about_vanished(files: Sequence[str]) -> str:
+    """The note about files that were removed here during the launch."""
+    was, it = ("was", "it") if len(files) == 1 else ("were", "them")
+    return f"{_first(files)} {was} removed here during the launch, so the ranks run without {it}"
+
+
+def about_changed(files: Sequence[str]) -> str:
+    """The note about files that changed here while they were sent."""
+    it = "it" if len(files) == 1 else "them"
+    return f"{_first(files)} changed here while the files were sent, so hosts may have two versions of {it}"
 
 
 def _first(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import UsageError
@@ -44,6 +44,18 @@ class TreeFile:
     size: int = 0
     source: str = ""
     """The path of its content here, if that is not below the root. Its path on a host has no prefix then."""
+    untracked: bool = False
+    """Whether git does not track it. If it vanishes or changes before it is sent, the launch continues."""
+
+
+@dataclass
+class Edits:
+    """What happened to files that git does not track after they were listed."""
+
+    vanished: set[str] = field(default_factory=set)
+    """The digests of those that were removed."""
+    changed: dict[str, TreeFile] = field(default_factory=dict)
+    """By path, those whose content changed, as it was sent."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,8 @@ class Tree:
     prefix: str = ""
     absent: tuple[str, ...] = ()
     """Submodules that are not checked out, so that no host gets their files."""
+    vanished: tuple[str, ...] = ()
+    """Files that git does not track, and that were removed here before they were read or sent."""
     commit: str = ""
     """The git commit of the tree; empty without a repository."""
     clean: bool = False
@@ -88,29 +102,61 @@ class Tree:
         """The links out of the tree, each with its target, which every host must have."""
         return [(file.path, file.link) for file in self.files if file.link and file.link.startswith("/")]
 
-    def archive(self, digests: Sequence[str]) -> bytes:
+    def after(self, edits: Edits) -> Tree:
+        """The tree as it was sent."""
+        present = [edits.changed.get(file.path, file) for file in self.files]
+        gone = [file.path for file in present if file.digest in edits.vanished]
+        files = tuple(file for file in present if file.digest not in edits.vanished)
+        return replace(self, files=files, vanished=(*self.vanished, *gone), clean=self.clean and not gone)
+
+    def archive(self, digests: Sequence[str], edits: Edits | None = None) -> bytes:
         """A tar archive of these contents, in which the name of each member is its digest.
 
-        `UsageError` if a file has changed since the scan. It may have grown, like a log.
+        Raises UsageError if a file has changed since the scan. It may have grown, like a log. `edits` gets
+        the files that git does not track and that were removed, or changed for the first time, of which the
+        archive has the new content; without it that is an error too.
         """
-        wanted, contents = {*digests}, dict[str, bytes]()
+        wanted, replaced = {*digests}, set[str]()
+        contents: dict[str, bytes] = {}
         for file in self.files:
             if file.digest in wanted and file.digest not in contents:
-                contents[file.digest] = self._content(file)
+                try:
+                    contents[file.digest] = self._content(file)
+                except _VanishedError:
+                    if edits is None or not file.untracked:
+                        raise
+                except _ChangedError:
+                    if edits is None or not file.untracked or file.path in edits.changed:
+                        raise
+                    content = _bytes_of(self.source(file))
+                    digest = hashlib.sha256(content).hexdigest()
+                    edits.changed[file.path] = replace(file, digest=digest, size=len(content))
+                    contents[digest] = content
+                    replaced.add(file.digest)
+        if edits is not None:
+            edits.vanished |= wanted - contents.keys() - replaced
         return archive_of(contents)
 
     def _content(self, file: TreeFile) -> bytes:
         path = self.source(file)
-        try:
-            with path.open("rb") as stream:
-                content = stream.read(file.size)
-        except OSError as error:
-            raise _unreadable(path, error) from None
+        content = _bytes_of(path, file.size)
         if hashlib.sha256(content).hexdigest() != file.digest:
-            raise UsageError(
+            raise _ChangedError(
                 f"{path}: changed while it was sent; try again, or list it in {IGNORE_FILE} to keep it here"
             )
         return content
+
+
+def _bytes_of(path: Path, most: int = -1) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(most)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+class _ChangedError(UsageError):
+    """A file has changed since it was listed."""
 
 
 class _VanishedError(UsageError):
@@ -148,7 +194,7 @@ def _archive_in(buffer: io.BytesIO, contents: Iterable[bytes]) -> tarfile.TarFil
 def scan(folder: Path, top: Path | None = None) -> Tree:
     """The tree of a folder: its git work tree without ignored files, else `top`, else the folder itself.
 
-    `.musterignore` excludes files, even if git tracks them. Other files that vanish meanwhile are left out.
+    `.musterignore` excludes files, even if git tracks them. Files that vanish meanwhile are left out.
     `UsageError` if git fails, if the tree is too large, and for links out of the tree.
     """
     root = git_root(folder)
@@ -164,20 +210,21 @@ def scan(folder: Path, top: Path | None = None) -> Tree:
     links = links_of(root, names, modes)
     tracked = {name: file for name, file in git.tracked.items() if not ignored.has(name)}
     same = tracked.keys() == sizes.keys()
-    files = list[TreeFile]()
+    files, vanished = list[TreeFile](), list[str]()
     for name in names:
         try:
             file, unchanged = _read(root, name, links.get(name), tracked[name] if same else "")
         except _VanishedError:
             if name in tracked:
                 raise
+            vanished.append(name)
             continue
-        files.append(file)
+        files.append(replace(file, untracked=name not in tracked))
         same = same and unchanged
     commit, staged = head.result() if head else ("", False)
     same = same and staged
     within, absent = os.path.relpath(folder, root), tuple(sorted(git.absent))
-    return Tree(root, within, tuple(files), absent=absent, commit=commit, clean=same)
+    return Tree(root, within, tuple(files), absent=absent, vanished=(*vanished,), commit=commit, clean=same)
 
 
 def _measured(root: Path, names: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:

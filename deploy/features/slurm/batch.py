@@ -23,6 +23,7 @@ from ...core.job.attempt_record import HIDDEN, shown_command
 from ...core.job.driver_on_host import own_code
 from ...core.job.job_record import record_without_hosts
 from ...core.plan.flags import Flag, Options, flags_of
+from ...core.plan.source_tree import Edits, Tree
 from ...core.plan.spec import LaunchSpec, is_secret
 from ...core.wire.durable import write_atomically
 from ...core.wire.os_errors import explain
@@ -176,14 +177,22 @@ def _prepare(spec: LaunchSpec, batch: Batch) -> None:
     folder = batch.folder / BATCH
     batch.folder.chmod(0o700)
     store, code = Store(folder / "store"), own_code()
-    for tree in (spec.tree, spec.library, code):
-        store.add(tree.archive([file.digest for file in tree.files if file.link is None]))
+    for tree in (spec.library, code):
+        _store(tree, store)
+    spec = dataclasses.replace(spec, tree=_store(spec.tree, store))
     store.check_out([list(row) for row in code.listing()], folder / "driver")
     texts = {"job.json": json.dumps(without_secrets(spec).as_json()), "script": batch.script}
     for name, text in texts.items():
         write_atomically(folder / name, text.encode(), 0o600)
     record = record_without_hosts(spec, batch.folder, "", detached=True)
     write_atomically(batch.folder / "job.json", json.dumps(record, indent=2).encode(), 0o600)
+
+
+def _store(tree: Tree, store: Store) -> Tree:
+    """Store the contents of a tree; returns it without files that vanished, and with those that changed."""
+    edits = Edits()
+    store.add(tree.archive([file.digest for file in tree.files if file.link is None], edits))
+    return tree.after(edits)
 
 
 def _sbatch(batch: Batch, environ: Mapping[str, str]) -> str:
