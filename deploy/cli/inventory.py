@@ -25,6 +25,7 @@ from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, prin
 if TYPE_CHECKING:  # most commands launch nothing
     from ..core.connect.cluster import Cluster
     from ..core.job.feature import Feature
+    from ..features.slurm.site import SiteFinding
     from .hosts_record import HostsRecord
 
 T = TypeVar("T", bound=SlurmOptions)
@@ -222,6 +223,14 @@ def with_source(options: T) -> T:
         return options
     print_note(f"note: the hosts are those of Slurm's allocation {job}; --slurm=none goes without it")
     return replace(options, slurm=THIS_ALLOCATION)
+
+
+def site_findings(slurm: str) -> tuple[SiteFinding, ...]:
+    """Findings about the Slurm site of this machine, for these options of salloc."""
+    from ..features.slurm import options, programs, site
+
+    words = [] if slurm == THIS_ALLOCATION else options.options_of(slurm)
+    return site.judge_site(programs.site(options.partition_of(words)))
 
 
 def inventory_of(

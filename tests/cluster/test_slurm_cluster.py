@@ -80,6 +80,9 @@ def test_what_slurm_refuses_is_quoted(slurm: Slurm) -> None:
     refused = slurm.run("muster", "launch", "--slurm", "-N 3 -p gpu", "program.py")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "invalid partition specified: gpu" in refused.stderr
+    site = slurm.run("muster", "check", "--slurm", "--json")
+    assert site.returncode == 0, site.stderr
+    assert json.loads(site.stdout)["findings"] == []
 
 
 @pytest.mark.soak

@@ -25,7 +25,6 @@ from muster.deploy.features.bench.link_speeds import (
 from muster.deploy.features.bench.links_text import as_text
 from muster.deploy.features.check.command import Checkup
 from muster.deploy.features.check.command_bench import of_links
-from muster.deploy.features.check.host_reports import HostReports
 
 FAST, SLOW = 1.2e9, 12e6  # bytes per second
 LATENCY = 30e-6
@@ -149,7 +148,7 @@ def test_a_check_finds_a_slow_link_and_names_a_host_with_a_slow_port_once() -> N
         (port,) = of_links(outliers(run(3, slow), "bandwidth"))
         assert (port.id, port.host, port.peer) == ("bench.slow-network", "node2", "")
         assert port.text.startswith("links ")
-    text = Checkup("mpirun", (port,), (), HostReports({}, {})).as_text()
+    text = Checkup("mpirun", (port,)).as_text()
     assert "WARNING node2: links from it and to it, median 96 Mbit/s" in text
 
 

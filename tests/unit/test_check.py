@@ -413,7 +413,7 @@ def test_the_ids_are_those_of_the_document() -> None:
     of_git.add("protocol.allow")
     used -= no_ids | of_git | {"ssh.too-many-keys"}  # the last is advice about ssh.login-refused
     assert used == listed
-    # tests/unit/test_ssh.py, test_slots.py, test_container_plan.py; tests/node, cluster
+    # tests/unit/test_ssh.py, test_slurm_site.py, test_slots.py, test_container_plan.py; tests/node, cluster
     elsewhere = (
         "gpu.few",  # test_leases.py
         "mpi.no-ipv4",  # above, for all hosts

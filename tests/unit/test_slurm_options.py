@@ -12,7 +12,7 @@ from muster.deploy.core.errors import UsageError
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.features.slurm import programs
 from muster.deploy.features.slurm.allocation import SrunPipe, command
-from muster.deploy.features.slurm.options import Program, options_of
+from muster.deploy.features.slurm.options import Program, options_of, partition_of
 from muster.deploy.features.slurm.programs import for_slurm
 from tests.slurm import put_programs
 
@@ -137,3 +137,21 @@ def test_the_step_of_an_agent_reads_no_variable_of_the_user(seen: Path) -> None:
 def test_a_question_to_slurm_reads_no_variable_of_the_user(seen: Path) -> None:
     programs.ask("scontrol", "ping")
     assert not names_in(seen) & OF_USER.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "partition"),
+    [
+        *[
+            ("-p gpu", "gpu"),
+            ("-pgpu -N 2", "gpu"),
+            ("--partition=gpu", "gpu"),
+            ("-N 2 --partition gpu", "gpu"),
+        ],
+        *[("-N 2", ""), ("-p gpu,cpu", ""), ("-N 2 -p", "")],
+    ],
+)
+def test_the_partition_of_a_site_that_is_checked_is_the_only_one_of_the_options(
+    options: str, partition: str
+) -> None:
+    assert partition_of(options_of(options)) == partition

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ...cli.command import Exit
-from ...cli.inventory import Inventory, inventory_or_this_machine, with_source
-from ...cli.shared import JSON, RUNS_FOLDER, SLOTS, SlurmOptions, runs_of, write_json
+from ...cli.inventory import Inventory, inventory_or_this_machine, site_findings, with_source
+from ...cli.shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, runs_of, write_json
 from ...core.connect.cluster import Cluster
 from ...core.errors import UnfitError, UsageError
 from ...core.hosts.host_sample import LeaseSample, of_line
@@ -19,7 +20,7 @@ from ...core.hosts.hostfile import Host
 from ...core.hosts.slots import SlotRule, counted_slots, slot_rule
 from ...core.plan.flags import flag
 from ...core.plan.launcher import place_ranks
-from ...core.plan.spec import LAUNCHERS, LauncherName, LaunchSpec
+from ...core.plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
 from ...core.text.columns import width_of
 from ...core.text.fold import HostMessage, fold_messages
 from ...core.text.terminal import harmless
@@ -286,6 +287,9 @@ def summary(hosts: Sequence[Host], findings: Sequence[Finding]) -> str:
     """`2 of 3 hosts are fit, 1 warning`."""
     bad = {host.name for host in hosts} & unfit_of(findings)
     warnings = sum(finding.severity == "warning" for finding in findings)
+    if not hosts:
+        errors = sum(finding.severity == "error" for finding in findings)
+        return ", ".join([*([count(errors, "error")] if errors else ["fit"]), count(warnings, "warning")])
     text = f"{len(hosts) - len(bad)} of {count(len(hosts), 'host')} {'is' if len(hosts) == 1 else 'are'} fit"
     return f"{text}, {count(warnings, 'warning')}" if warnings else text
 
@@ -300,6 +304,12 @@ class Check(SlurmOptions):
 
     groups: ClassVar = {"Hosts": "hosts include exclude slurm python"}
 
+    slurm: str = flag(
+        "",
+        "check a Slurm site, and the hosts that Slurm gives for these options of salloc",
+        "OPTIONS",
+        alone=THIS_ALLOCATION,
+    )
     launcher: LauncherName | Literal[""] = flag(
         "",
         "the launcher for which hosts must be fit: mpirun (default) or torchrun",
@@ -320,11 +330,18 @@ class Check(SlurmOptions):
         if self.runs != RUNS_FOLDER and not self.bench:
             raise UsageError(f"--runs {self.runs} is for the jobs of --bench; leave it out, or add --bench")
         rule = slot_rule(self.slots) if self.slots else None
-        options = with_source(self)
-        with inventory_or_this_machine(options, self.launcher, rule) as inventory:
-            checkup = examined(inventory, self.launcher or inventory.launcher, rule)
-            if self.bench:
-                checkup = _with_bench(checkup, inventory, self.python, runs_of(self.runs))
+        launcher, options = self.launcher or DEFAULT_LAUNCHER, with_source(self)
+        site = [
+            Finding(each.id, "Slurm", each.severity, each.text, each.remedy)
+            for each in (site_findings(options.slurm) if options.slurm else ())
+        ]
+        if options.slurm and (unfit_of(site) or not _has_hosts(options.slurm)):
+            checkup = Checkup(launcher, tuple(site))
+        else:
+            with inventory_or_this_machine(options, self.launcher, rule) as inventory:
+                checkup = examined(inventory, self.launcher or inventory.launcher, rule, site)
+                if self.bench:
+                    checkup = _with_bench(checkup, inventory, self.python, runs_of(self.runs))
         if self.json:
             write_json(checkup.as_json())
         else:
@@ -339,14 +356,14 @@ class Checkup:
 
     launcher: LauncherName
     findings: tuple[Finding, ...]
-    hosts: tuple[Host, ...]
-    measurements: HostReports
+    hosts: tuple[Host, ...] = ()
+    measurements: HostReports = field(default_factory=lambda: HostReports({}, {}))
     measured: Benched | None = None
     """With `--bench`: links and hosts."""
 
     @property
     def unfit(self) -> set[str]:
-        """The unfit hosts."""
+        """The unfit hosts, or the site."""
         return unfit_of(self.findings)
 
     @property
@@ -359,7 +376,9 @@ class Checkup:
 
         `width`: the columns of the terminal, if the text is for one; columns that do not fit are left out.
         """
-        rows = _table(self.hosts, self.measurements, self.findings, width or sys.maxsize)
+        rows = (
+            _table(self.hosts, self.measurements, self.findings, width or sys.maxsize) if self.hosts else []
+        )
         lines = [*rows, *_explained(self.findings), "", summary(self.hosts, self.findings)]
         text = "".join(f"{harmless(line)}\n" for line in lines)
         return f"{self.measured.text}\n{text}" if self.measured else text
@@ -379,8 +398,10 @@ class Checkup:
         }
 
 
-def examined(inventory: Inventory, launcher: LauncherName, rule: SlotRule | None) -> Checkup:
-    """Measure the hosts and judge them. `rule`: of `--slots`."""
+def examined(
+    inventory: Inventory, launcher: LauncherName, rule: SlotRule | None, site: Sequence[Finding]
+) -> Checkup:
+    """Measure the hosts and judge them. `rule`: of `--slots`; `site`: findings about their Slurm site."""
     hosts = inventory.hosts
     place_ranks(hosts, LaunchSpec(job="", launcher=launcher))
     with contextlib.closing(Cluster(hosts, inventory.open_pipe)) as cluster:
@@ -390,7 +411,7 @@ def examined(inventory: Inventory, launcher: LauncherName, rule: SlotRule | None
         facts = {name: measured.facts for name, measured in measurements.hosts.items()}
         hosts, errors = counted_slots(hosts, facts, rule)
         uncounted = [of_error(name, error) for name, error in errors.items()]
-    findings = (*uncounted, *judge(hosts, measurements, launcher))
+    findings = (*site, *uncounted, *judge(hosts, measurements, launcher))
     return Checkup(launcher, findings, hosts, measurements)
 
 
@@ -400,3 +421,8 @@ def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path)
 
     measured = benched(inventory, checkup.fit, checkup.launcher, python, runs)
     return replace(checkup, findings=(*checkup.findings, *measured.findings), measured=measured)
+
+
+def _has_hosts(slurm: str) -> bool:
+    """Whether Slurm can give hosts: for options of salloc, or from the allocation of this process."""
+    return slurm != THIS_ALLOCATION or "SLURM_JOB_ID" in os.environ

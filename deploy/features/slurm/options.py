@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from dataclasses import dataclass
@@ -62,6 +63,16 @@ def options_of(slurm: str, program: Program = "salloc") -> list[str]:
         if why:
             raise UsageError(f"--slurm {slurm!r}: {word!r}: {why}")
     return words
+
+
+def partition_of(options: list[str]) -> str:
+    """The partition that options of salloc name; empty for the default one, or several."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("-p", "--partition", default="", type=lambda name: "" if "," in name else name)
+    try:
+        return str(parser.parse_known_args(options)[0].partition)
+    except argparse.ArgumentError:  # salloc reports it
+        return ""
 
 
 def _why_not_signal(value: str, program: Program) -> str:

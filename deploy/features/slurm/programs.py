@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from ...core.errors import MusterError, UsageError
+from .site import SlurmSite, parse_config, parse_groups
 
 SECONDS = 15.0  # for an answer of slurmctld
 _MESSAGE = re.compile(
@@ -132,9 +133,17 @@ def kill_wait() -> float:
 
 
 def _config() -> dict[str, str]:
-    """The settings of this site, names in lower case; none if Slurm does not answer."""
+    """The settings of this site; none if Slurm does not answer."""
     try:
-        pairs = re.findall(r"^(\w+)\s*= (.*?)\s*$", ask("scontrol", "show", "config"), re.MULTILINE)
+        return parse_config(ask("scontrol", "show", "config"))
     except MusterError:
         return {}
-    return {name.lower(): "" if value == "(null)" else value for name, value in pairs}
+
+
+def site(partition: str = "") -> SlurmSite:
+    """The site of this login node; `error` if Slurm does not answer."""
+    try:
+        config, groups = ask("scontrol", "show", "config"), ask("sinfo", "-h", "--format=%R|%a|%D|%T|%E")
+        return SlurmSite("", parse_config(config), parse_groups(groups), partition)
+    except MusterError as error:
+        return SlurmSite(error.reason)
