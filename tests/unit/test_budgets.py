@@ -30,7 +30,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/eval": 259,
     "deploy/features/forward": 514,
     "deploy/features/hints": 774,
-    "deploy/features/image": 1_099,
+    "deploy/features/image": 1_105,
     "deploy/features/init": 112,
     "deploy/features/leases": 1_466,
     "deploy/features/metrics": 100,

@@ -208,11 +208,17 @@ class ImageBuild(Command):
             )
 
 
+def _name(text: str) -> str:
+    if not re.fullmatch(r"\w[\w./:@+~-]*", text):
+        raise UsageError(f"{text!r} is not an image name: write NAME:TAG or NAME@sha256:...")
+    return text
+
+
 @dataclass(frozen=True)
 class ImageCheck(Command):
     """Run the image's own proof: versions, backends, mpirun and torchrun."""
 
-    image: str = flag(DEFAULT, IMAGE, takes="positional")
+    image: str = flag(DEFAULT, IMAGE, takes="positional", parse=_name)
     json: bool = flag(False, JSON)
 
     def run(self) -> None:
@@ -236,7 +242,7 @@ class ImagePush(HostOptions):
 
     interrupted = "interrupted; partial data is kept: run the command again to resume"
 
-    image: str = flag(DEFAULT, IMAGE, takes="positional")
+    image: str = flag(DEFAULT, IMAGE, takes="positional", parse=_name)
     ssh_config: str = flag(
         "", "how to reach the hosts themselves, not their node containers (default: ~/.ssh/config)", "FILE"
     )
