@@ -17,12 +17,11 @@ REMOVED: Mapping[str, str] = {
     "launch --events": "use `tail -F runs/JOB/events.jsonl`",
     "launch --metrics": "use node_exporter, the GPU vendor's exporter and `runs/JOB/events.jsonl`",
     "top --metrics": "use node_exporter and the GPU vendor's exporter",
-    "check --html": "use its text or `--json`",
+    "check --html": "use its text or `--json`; `bench links --html` writes heat maps",
     **dict.fromkeys(
         (f"bench collectives --{name}" for name in ("op", "root", "check", "stepbytes")),
         "leave it out; results are checked sums, rank 0 is the root, and sizes grow by --stepfactor",
     ),
-    "bench links --html": "use its text, which names slow links, or `--json`",
     "launch --slurm-login": "log in to the login node, and launch there",
     "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",
     "check --bisect": "use `check --bench`, which measures every link and host",

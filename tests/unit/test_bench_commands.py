@@ -72,7 +72,7 @@ def test_links_are_measured_by_one_rank_on_each_host_without_the_working_tree(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launches = stand_in(monkeypatch)
-    assert run("bench links --launcher torchrun --backend gloo --short") == 0
+    assert run("bench links --launcher torchrun --backend gloo --short --html page.html") == 0
     (job,) = launches.jobs
     assert [(host.name, host.slots) for host in job.hosts] == [(f"node{n}", 1) for n in (1, 2, 3)]
     assert (job.launcher, job.backend) == ("torchrun", "gloo")
@@ -84,6 +84,7 @@ def test_links_are_measured_by_one_rank_on_each_host_without_the_working_tree(
     }
     assert job.tree.files == ()
     assert "later runs are compared with this one" in capsys.readouterr().out
+    assert (place / "page.html").read_text().count("<table") == 2
 
 
 def test_the_second_run_is_compared_with_the_first(

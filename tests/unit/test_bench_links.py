@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -16,13 +19,15 @@ from muster.deploy.features.bench.link_speeds import (
     HostLink,
     Links,
     Pair,
+    Slow,
     median_of_rest,
     outliers,
     read,
     slower,
     worst_first,
 )
-from muster.deploy.features.bench.links_text import as_text
+from muster.deploy.features.bench.links_page import COLOURS, USUAL, links_page
+from muster.deploy.features.bench.links_text import HEALTHY, as_text
 from muster.deploy.features.check.command import Checkup
 from muster.deploy.features.check.command_bench import of_links
 
@@ -261,3 +266,41 @@ def test_slow_links_are_listed_from_the_worst_on() -> None:
         ("node4", "node1"),
         ("node1", "node2"),
     ]
+
+
+def luminance(colour: str) -> float:
+    digits = colour.lstrip("#")
+    digits = digits if len(digits) == 6 else "".join(digit * 2 for digit in digits)
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_every_figure_is_legible_on_its_colour() -> None:
+    for name, back, ink in COLOURS:
+        low, high = sorted((luminance(back), luminance(ink)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, name  # WCAG 2, level AA
+
+
+def test_a_slow_link_has_another_colour_than_the_others() -> None:
+    links = run(4, {("node1", "node2"): SLOW}, {("node3", "node4"): 3 * LATENCY})
+    page = links_page(links, worst_first(partial(outliers, links)))
+    cells = re.findall(r"<td(?: class=(\w+))?>([\d.]*)", page)
+    assert Counter(colour for colour, _ in cells) == {"none": 8, "c0": 1, "c1": 1, "": 22}
+    assert [text for colour, text in cells if colour in {"c0", "c1"}] == ["0.096", "90"]
+    assert "node1 -&gt; node2: 96 Mbit/s; the others" in page
+    assert f"td, .c{USUAL} {{" in page
+    assert HEALTHY in links_page(run(3), ())
+
+
+def test_the_page_of_links_escapes_what_a_host_sent() -> None:
+    links = Links("j", "<b>", "<b>", "cpu", ("<i>", "b\x1b"), (HostLink("<i>", "b\x1b", 1e-5, FAST),))
+    page = links_page(links, [Slow("bandwidth", "link", "<i>", "b\x1b", 1.0, 2.0)])
+    assert not re.search("<i>|<b>|\x1b", page)
+    assert "<table" not in links_page(dataclasses.replace(links, links=()), ())
+
+
+def test_the_page_of_256_hosts_stays_below_a_megabyte() -> None:
+    assert len(links_page(run(256), ())) < 1_000_000

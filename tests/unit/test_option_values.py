@@ -40,6 +40,7 @@ FREE = {
     "runs": "any folder may hold runs",
     "output": "the same",
     "to": "the same",
+    "html": "the same",
     "file": "the hosts know their files (get); put is among the others",
     "folder": "a folder of the hosts (bench hosts), or one to make (wheelhouse); init is among the others",
     "keep": "a folder with any name can be made",

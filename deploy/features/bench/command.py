@@ -41,6 +41,7 @@ from .command_job import (
 from .host_speeds import SlowHost, Speeds
 from .link_speeds import Links, Slow, outliers, slower, worst_first
 from .link_speeds import read as read_links
+from .links_page import links_page
 from .printed_values import About, Count, Word, values
 
 MOST_BYTES = 1 << 30
@@ -154,6 +155,8 @@ class BenchLinks(KeptOptions):
     hosts file, in .muster/bench, and later ones are compared with it.
     """
 
+    html: str = flag("", "also write a page with heat maps to this file", "FILE")
+
     def run(self) -> None:
         """Measure them, and print the slow ones."""
         _require_baseline(self.baseline, Links)
@@ -180,6 +183,9 @@ class BenchLinks(KeptOptions):
         else:
             text = links_text.as_text(links, slow, worse, baseline=_named(path, before), problems=problems)
             sys.stdout.write(harmless_lines(text + _kept(path, before)))
+        if self.html:
+            page = links_page(links, slow).encode(errors="replace")
+            write_atomically(Path(self.html), page, durable=False)  # it can be written again
         if problems:
             raise Exit(code=UnfitError.exit_status)
 

@@ -55,7 +55,7 @@ class BenchOptions(SlurmOptions):
     groups: ClassVar = {
         "Hosts": "hosts include exclude slurm python",
         "Job": "np per_host launcher backend network runs",
-        "Result": "json baseline keep",
+        "Result": "json html baseline keep",
     }
 
     launcher: LauncherName = flag(DEFAULT_LAUNCHER, LAUNCHER, "NAME", choices=LAUNCHERS)

@@ -13,6 +13,7 @@ from .link_speeds import QUANTITIES, Links, Quantity, Slow
 MOST_COLUMNS = 16
 """Hosts of a matrix in a terminal; of more hosts, the rows are summed up."""
 MOST_NAMED = 20
+HEALTHY = "no link is slow compared with the others of its row and column"
 
 
 def as_text(
@@ -24,7 +25,7 @@ def as_text(
     problems: Mapping[str, str] | None = None,
 ) -> str:
     """The matrices, then the slow links and hosts, then those slower than in `baseline` (`worse`)."""
-    lines = [f"links of {count(len(links.hosts), 'host')}: {links.backend} on {links.device}, {links.made}"]
+    lines = [title_of(links)]
     for quantity in QUANTITIES:
         lines += ["", *matrix(links, quantity)]
     lines += conclusions(
@@ -32,11 +33,14 @@ def as_text(
         None if worse is None else [describe_slower(each) for each in worse],
         problems or {},
         baseline=baseline,
-        healthy="no link is slow compared with the others of its row and column"
-        if len(links.hosts) > 2
-        else "",
+        healthy=HEALTHY if len(links.hosts) > 2 else "",
     )
     return "\n".join(map(harmless, lines)) + "\n"
+
+
+def title_of(links: Links) -> str:
+    """`links of 3 hosts: gloo on cpu, 2026-11-25 17:54 UTC`."""
+    return f"links of {count(len(links.hosts), 'host')}: {links.backend} on {links.device}, {links.made}"
 
 
 def conclusions(
