@@ -225,6 +225,20 @@ def test_many_files_of_a_stranger_hide_no_claim(folder: Path, take: Callable[...
         assert take("c", 1).ready is False
 
 
+def test_no_claim_of_a_user_with_many_is_left_out(
+    folder: Path, take: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue of many jobs hid the lease among them."""
+    queue = [("claim", f"{claims.CLAIM}{number}", text(wants=[1, ["GPU-7"]])) for number in range(99)]
+    with stranger(folder, *queue, ("claim", f"{claims.CLAIM}99", text(has={"GPU-0": 0}))):
+        assert "GPU-0" in {name for claim in claims.living_claims() for name in claim.has}
+        monkeypatch.setattr(claims, "MOST_OF_USER", 99)
+        with pytest.raises(OSError, match=f"{STRANGER} has 100 files .*; have them removed"):
+            take("a", 1)
+        assert "has 100 files" in free().problem
+        assert sample().leases == ()
+
+
 def test_who_asks_later_waits_longer_whatever_the_date_in_a_claim(
     folder: Path, take: Callable[..., Any]
 ) -> None:

@@ -78,7 +78,8 @@ def test_a_host_without_gpus_is_asked_for_none() -> None:
         ((("CUDA_DEVICE_ORDER", "FASTEST_FIRST"),), lease(2), {"CUDA_VISIBLE_DEVICES": "GPU-2"}),
         ((), lease(0, 1, kind="amd"), {"HIP_VISIBLE_DEVICES": "0,1"}),
         ((), lease(4, kind="ascend"), {"ASCEND_RT_VISIBLE_DEVICES": "4"}),
-        ((("CUDA_VISIBLE_DEVICES", "1"),), lease(1), {}),
+        ((("CUDA_VISIBLE_DEVICES", "1"),), lease(1), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        ((("CUDA_VISIBLE_DEVICES", "1"), ("CUDA_DEVICE_ORDER", "FASTEST_FIRST")), lease(1), {}),
         ((), lease(), {}),
     ],
 )

@@ -136,8 +136,10 @@ def visible(spec: LaunchSpec, lease: Lease) -> dict[str, str]:
     By numbers in the order of nvidia-smi, which programs expect. By UUID where a number may name another
     device: with MIG, or in an order that the user chose.
     """
-    if not lease.got or own_choice(spec) is not None:
+    if not lease.got:
         return {}
+    if own_choice(spec) is not None:  # its numbers are those of nvidia-smi, in which they were leased
+        return {ORDER: BY_BUS} if lease.kind == "nvidia" and ORDER not in dict(spec.env) else {}
     name, numbers = VARIABLES.get(lease.kind, ""), [str(device.index) for device in lease.got]
     if lease.kind != "nvidia":
         return {name: ",".join(numbers)} if name else {}

@@ -35,7 +35,7 @@ CLAIM, TURN = "muster-claim-", "muster-lease-turn"
 TURN_SECONDS, PAUSE_SECONDS = 2.0, 0.01
 DAY = 86400.0
 MOST_BYTES, MOST_DEVICES, MOST_TIME = 4096, 256, 1e11
-MOST_NAME, MOST_OF_USER, MOST_SHOWN, MOST_NAMED = 64, 64, 64, 8
+MOST_NAME, MOST_OF_USER, MOST_SHOWN, MOST_NAMED = 64, 1 << 14, 64, 8
 MOST_LOCKS = 1 << 20  # bytes of /proc/locks
 TRIES = 100
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -271,17 +271,19 @@ def living_claims(without: Collection[str] = ()) -> list[Claim]:
     return sorted(found.values(), key=lambda claim: claim.order)
 
 
-def _paths(place: str) -> Iterator[str]:
-    """The files that may be claims; of each other user only some."""
-    counts = Counter[int]()
+def _paths(place: str) -> list[str]:
+    """The files that may be claims. `OSError` if another user has too many: one left out may hold a GPU."""
+    paths, counts = list[str](), Counter[int]()
     with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if entry.name.startswith(CLAIM):
                 with contextlib.suppress(OSError):
-                    owner = entry.stat(follow_symlinks=False).st_uid
-                    counts[owner] += 1
-                    if owner == os.getuid() or counts[owner] <= MOST_OF_USER:
-                        yield entry.path
+                    counts[entry.stat(follow_symlinks=False).st_uid] += 1
+                    paths.append(entry.path)
+    for owner, number in counts.items():
+        if number > MOST_OF_USER and owner != os.getuid():
+            raise OSError(f"{name_of(owner)} has {number} files {place}/{CLAIM}*; have them removed")
+    return paths
 
 
 def _living(path: str) -> Claim | None:
@@ -403,7 +405,11 @@ def leased_gpus() -> list[Frame]:
     """The jobs that lease GPUs here, for the samples of this host: at most so many, whatever others claim."""
     shown: list[Frame] = []
     left = MOST_DEVICES
-    for claim in living_claims():
+    try:
+        living = living_claims()
+    except OSError:  # a lease says so
+        return []
+    for claim in living:
         gpus = sorted(claim.has.values())[:left]
         if gpus and len(shown) < MOST_SHOWN:
             shown.append({"job": claim.job, "user": claim.user, "gpus": gpus})

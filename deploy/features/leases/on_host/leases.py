@@ -160,14 +160,17 @@ class Leases:
 
     def do_leases(self, request: Frame, payload: bytes) -> Frame:
         """The GPUs of this host and who uses them, and who waits."""
-        devices, problems = Devices(), list[str]()
+        devices, living, problems = Devices(), list[Claim](), list[str]()
         try:
             devices = look()
         except OSError as error:
             problems.append(f"its GPUs are not known: {error}")
-        with claims.turn() as in_the_way:
-            living = claims.living_claims()
-        problems += [in_the_way] if in_the_way else []
+        try:
+            with claims.turn() as in_the_way:
+                problems += [in_the_way] if in_the_way else []
+                living = claims.living_claims()
+        except OSError as error:
+            problems.append(str(error))
         holders = _holders(living)
         waiting = [
             {"user": claim.user, "job": claim.job, "since": claim.order[0], "number": claim.wants.number}
