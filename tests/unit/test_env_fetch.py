@@ -73,3 +73,24 @@ def test_a_download_trusts_the_authorities_that_uv_trusts(
     with pytest.raises(MusterError, match="cannot be downloaded here"):
         fetch.fetch_wheels(lock, tmp_path)
     assert trusted == [file]
+
+
+def test_an_interrupt_does_not_wait_for_a_silent_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = threading.Event()
+
+    def download(package: Package, path: Path, over: threading.Event) -> None:
+        if package.name == "silent":
+            silent.wait()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(CONTENT)
+
+    def interrupt(done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fetch, "_download", download)
+    packages = (Package("silent", "1.0", f"{URL}x", "0" * 64), Package("digits", "1.0", URL, DIGEST))
+    with pytest.raises(KeyboardInterrupt):
+        fetch.fetch_wheels(Lock("ab" * 10, "requirements.txt", "3.12", packages, ""), tmp_path, interrupt)
+    silent.set()

@@ -5,6 +5,7 @@ The files of an environment go to the hosts through a tree of hosts; each host m
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -13,11 +14,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
+from queue import Queue
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -185,21 +187,39 @@ def _package(entry: Mapping[str, Any], file: Path) -> Package:
 AT_ONCE = 4
 PIECE = 1 << 20
 SECONDS = 60.0  # without a byte of an answer
+END_SECONDS = 0.2  # for a thread that is told to end
+_Fetched = tuple[int, "LocalFile | Exception"]
 
 
 def fetch_wheels(lock: Lock, cache: Path, progress: OnProgress = lambda done, total: None) -> list[LocalFile]:
     """The wheels of a lock, on this machine. `progress`: gets the number of wheels so far, and all."""
-    ready: list[LocalFile] = []
-    over = threading.Event()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        try:
-            for wheel in pool.map(lambda package: _wheel(package, lock, cache, over), lock.packages):
-                ready.append(wheel)
-                progress(len(ready), len(lock.packages))
-        except BaseException:  # Ctrl-C too: the pool waits for its threads
-            over.set()
-            raise
-    return ready
+    todo, done, over = deque(enumerate(lock.packages)), Queue[_Fetched](), threading.Event()
+
+    def work() -> None:
+        while todo and not over.is_set():
+            with contextlib.suppress(IndexError):  # another thread has taken the last one
+                number, package = todo.popleft()
+                try:
+                    done.put((number, _wheel(package, lock, cache, over)))
+                except Exception as error:  # noqa: BLE001  # raised by the caller
+                    done.put((number, error))
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(AT_ONCE)]
+    for thread in threads:
+        thread.start()
+    ready: dict[int, LocalFile] = {}
+    try:
+        while len(ready) < len(lock.packages):
+            number, wheel = done.get()
+            if isinstance(wheel, Exception):
+                raise wheel
+            ready[number] = wheel
+            progress(len(ready), len(lock.packages))
+    finally:
+        over.set()
+        for thread in threads:  # they remove their drafts; Ctrl-C does not wait for a silent server
+            thread.join(END_SECONDS)
+    return [wheel for _, wheel in sorted(ready.items())]
 
 
 def _wheel(package: Package, lock: Lock, cache: Path, over: threading.Event) -> LocalFile:
