@@ -245,6 +245,7 @@ def prepare_child(agent: int) -> None:
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     libc.prctl(PR_SET_PTRACER, agent, 0, 0, 0)  # fails without Yama, where it is not needed
 
 
@@ -301,7 +302,7 @@ class Signals:
         self._held: SimpleQueue[int] = SimpleQueue()
         threading.Thread(target=self._pass_on, daemon=True).start()
 
-    def take(self, number: int, frame: object = None) -> None:
+    def take(self, number: int) -> None:
         """Handle a signal to this wrapper."""
         if number in HELD:
             self._held.put(number)
@@ -341,16 +342,30 @@ def stand_in(wrapper: int, stream: BinaryIO) -> NoReturn:
     A launcher that gives up kills its processes after a moment (mpirun: 1 s, torchrun: 30 s). The wrapper and
     the program live on, so that the program can save; the agent ends them.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
 
-    def forward(number: int, frame: object) -> None:
+    def forward(number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(wrapper, number)
 
-    for number in FORWARDED:
-        signal.signal(number, forward)
+    on_signals(forward)
     if not (status := stream.readline()):  # the wrapper was killed
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(int(status))  # without the end of Python, where signals have their default action
+
+
+def on_signals(take: Callable[[int], None]) -> None:
+    """Have a thread handle the signals of this process, in which every thread blocks them.
+
+    A handler of Python runs in the main thread, which waits in a call: a signal that the kernel gives to
+    another thread, or just before the call, would wait for the end of the call.
+    """
+
+    def handle() -> None:
+        while True:
+            take(signal.sigwait(FORWARDED))
+
+    threading.Thread(target=handle, daemon=True).start()
 
 
 def start(argv: list[str], agent: AgentConnection, ranks: Mapping[str, int]) -> subprocess.Popen[bytes]:
@@ -372,6 +387,7 @@ def run(argv: list[str], launcher: Launcher, program: Program | None = None) -> 
 
     `program`: its process, if it runs already.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # before the first thread: see `on_signals`
     ranks = position_of(os.environ)
     agent = AgentConnection({"hello": "rank", "pid": os.getpid(), "stand_in": launcher.pid, **ranks})
     label = os.path.join(os.path.realpath(agent.job["folder"]), "logs", agent.job["log"])
@@ -387,8 +403,7 @@ def run(argv: list[str], launcher: Launcher, program: Program | None = None) -> 
         launcher.report(127)
         return
     signals, gone = Signals(child), threading.Event()
-    for number in FORWARDED:
-        signal.signal(number, signals.take)
+    on_signals(signals.take)
     threading.Thread(target=signals.end_with, args=(launcher,), daemon=True).start()
     threading.Thread(target=end_with_agent, args=(agent, child, gone), daemon=True).start()
     over, ending = os.pipe()
