@@ -187,7 +187,7 @@ def _package(entry: Mapping[str, Any], file: Path) -> Package:
 AT_ONCE = 4
 PIECE = 1 << 20
 SECONDS = 60.0  # without a byte of an answer
-END_SECONDS = 0.2  # for a thread that is told to end
+END_SECONDS = 0.2  # for the end of a thread
 _Fetched = tuple[int, "LocalFile | Exception"]
 
 
