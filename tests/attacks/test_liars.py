@@ -74,13 +74,20 @@ def liar(folder: Path, lie: str) -> str:
     return str(program)
 
 
+def liars(folder: Path, word: str, *lies: str) -> dict[str, str]:
+    """The Python of a host for each lie."""
+    for lie in lies:
+        (folder / lie).mkdir(parents=True)
+    return {lie: liar(folder / lie, f"{word}:{lie}") for lie in lies}
+
+
 def cluster(folder: Path, word: str, *lies: str, facts: bool = True) -> Cluster:
     """Two honest hosts that are this machine, and one for each lie, of its name."""
-    pythons = {}
-    for lie in lies:
-        (folder / lie).mkdir()
-        pythons[lie] = liar(folder / lie, f"{word}:{lie}")
-    hosts = hostfile.parse("\n".join(("node1", *lies, "node3")))
+    return cluster_with(liars(folder, word, *lies), facts=facts)
+
+
+def cluster_with(pythons: dict[str, str], *, facts: bool = True) -> Cluster:
+    hosts = hostfile.parse("\n".join(("node1", *pythons, "node3")))
     return Cluster(hosts, lambda host: LocalPipe(pythons.get(host.name)), facts=facts)
 
 
@@ -129,16 +136,18 @@ def test_a_transfer_gives_up_a_host_that_is_always_busy(
     def reasons(word: str) -> list[tuple[str, str]]:
         """Who fails in a transfer in which one host is busy at this request, and why."""
         folder = tmp_path / word
-        folder.mkdir()
-        with cluster(folder, word, "busy", facts=False) as hosts, pytest.raises(UnfitError) as caught:
+        with cluster_with(pythons[word], facts=False) as hosts, pytest.raises(UnfitError) as caught:
             if word in {"put_begin", "put_write"}:
                 transfer.put(hosts, source, f"{folder}/there/")
             else:
                 transfer.get(hosts, str(source), folder / "here").require_all()
         return [*caught.value.reasons]
 
+    words = ("put_begin", "put_write", "file", "file_part")
+    # Before the threads: no program starts whose file is still open in a child that another thread forks.
+    pythons = {word: liars(tmp_path / word, word, "busy") for word in words}
     with ThreadPoolExecutor() as pool:  # each waits for as long
-        for ((host, why),) in pool.map(reasons, ("put_begin", "put_write", "file", "file_part")):
+        for ((host, why),) in pool.map(reasons, words):
             assert host == "busy"
             assert re.search("has been busy for 8 s and did nothing|no answer within 5 s", why)
 

@@ -36,6 +36,7 @@ from ..wire.protocol import AT_START, ERRORS, HANDLERS, NEEDS, ON_DEMAND, QUICK,
 # is silent (core/connect/channel.py).
 BUSY_SECONDS = 2.0
 SUSPICIOUS_SECONDS = 5.0  # a request that takes longer may wait for a disk that does not answer
+WAKE_SECONDS = 0.02
 # ImportError: Python was replaced while the job runs, and the module of a request cannot be loaded any more.
 REFUSALS = (OSError, ImportError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
 
@@ -270,6 +271,26 @@ def on_signals(action: Any) -> None:
         signal.signal(number, action)
 
 
+def wake_for_signals() -> None:
+    """Let a signal interrupt the main thread, also one that comes just before it waits in a call.
+
+    A handler of Python runs in that thread, and otherwise after the call.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGURG, lambda number, frame: None)
+    main_thread = threading.get_ident()
+
+    def wake() -> None:
+        while numbers := os.read(reader, 64):
+            if {*numbers} != {signal.SIGURG}:
+                time.sleep(WAKE_SECONDS)
+                signal.pthread_kill(main_thread, signal.SIGURG)
+
+    threading.Thread(target=wake, daemon=True).start()
+
+
 def main() -> None:
     """Serve the driver on stdin and stdout; SIGTERM, SIGINT and SIGHUP end it as a closed lifeline does.
 
@@ -284,6 +305,7 @@ def main() -> None:
 
     os.umask(os.umask(0o077) & 0o077)  # a umask that takes rights from the user would close our folders to us
     agent = Agent(sys.stdin.buffer, sys.stdout.buffer)
+    wake_for_signals()
     on_signals(end)
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, frame: agent.handlers.pass_on(number))

@@ -40,7 +40,7 @@ class EndedError(LostError):
 
 def why_ended(status: int, text: str, printed: str, python: str) -> LostError:
     """Why the process of an agent has ended. `text`: from its stderr; `printed`: its last output."""
-    if status in (KILLED, -signal.SIGKILL):
+    if status == KILLED:
         return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
     if status == 127 and not is_swallowed(text):
         return LostError(f"no {python} there", PYTHON_MISSING, kind="python.missing")

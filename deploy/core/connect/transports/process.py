@@ -15,7 +15,7 @@ from typing import cast
 from ...errors import HostError
 from ...wire.frames import Readable
 from ..bootstrap import BOOTSTRAP
-from ..pipe import PYTHON_MISSING, CountingWriter, EndedError, LostError, why_ended
+from ..pipe import KILLED, PYTHON_MISSING, CountingWriter, EndedError, LostError, why_ended
 
 CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
 # The agent's source fits into it (pipe(7): 64 KiB by default): a host that reads nothing, or prints before it
@@ -124,5 +124,7 @@ class LocalPipe(ProcessPipe):
     def last_words(self, printed: str = "") -> LostError:
         """The last line of stderr, and the exit status."""
         status, lines = self.end_and_lines()
+        # Only here is the process the agent itself, and no ssh.
+        status = KILLED if status == -signal.SIGKILL else status
         error = why_ended(status, "\n".join(lines), printed, "")
         return EndedError(error.text, error.remedy, kind=error.kind)
