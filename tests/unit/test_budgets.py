@@ -17,7 +17,7 @@ MOST: Mapping[str, int] = {
     "deploy/core/content": 580,
     "deploy/core/hosts": 997,
     "deploy/core/job": 4_164,
-    "deploy/core/plan": 2_226,
+    "deploy/core/plan": 2_224,
     "deploy/core/text": 956,
     "deploy/core/wire": 1_731,
     "deploy/features/adhoc": 1_040,

@@ -225,6 +225,11 @@ def test_the_repository_of_a_stranger_in_a_shared_folder_does_not_count(tmp_path
     assert git_root(root / "data") == root
     os.chown(root / ".git", 12345, 12345)
     assert git_root(root / "data") is None
+    (root / ".git").rename(tmp_path / "own")
+    (root / ".git").symlink_to(tmp_path / "own")
+    os.chown(tmp_path / "own", 0, 0)
+    os.chown(root / ".git", 12345, 12345, follow_symlinks=False)
+    assert git_root(root / "data") is None  # a link to a repository of this user
     os.chown(root, 12345, 12345)
     assert git_root(root / "data") == root  # a team's: git asks for safe.directory
 

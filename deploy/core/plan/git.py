@@ -52,17 +52,15 @@ _OF_ONE_REPOSITORY = {
 
 
 def git_root(folder: Path) -> Path | None:
-    """The work tree of a folder: the folder or its nearest parent with a `.git`; None without one.
-
-    In a shared folder such as /tmp a stranger's `.git` does not count.
-    """
+    """The work tree of a folder: it or the nearest parent with a `.git` that is no stranger's; else None."""
     folder = folder.resolve()
     return next((parent for parent in (folder, *folder.parents) if _has_repository(parent)), None)
 
 
 def _has_repository(folder: Path) -> bool:
+    path = folder / ".git"
     with contextlib.suppress(OSError):
-        return (folder / ".git").stat().st_uid in {0, os.geteuid(), folder.stat().st_uid}
+        return {path.lstat().st_uid, path.stat().st_uid} <= {0, os.geteuid(), folder.stat().st_uid}
     return False
 
 
