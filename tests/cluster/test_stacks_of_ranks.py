@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.faults import NOBODY
 from tests.launching import Project
 from tests.waiting import PATIENCE, read_until, wait_until
 
@@ -80,25 +79,6 @@ def test_the_odd_rank_of_a_stalled_job_is_named_with_its_stack(
     assert "; rank 5 on node3 is elsewhere in the code" in output
     (kept,) = (project.path / "runs").glob("*/stacks.txt")
     assert_odd(kept.read_text())
-
-
-@pytest.mark.soak
-def test_hosts_that_do_not_reach_each_other_any_more_are_named_when_the_job_stalls(
-    project: Project, cluster: Cluster
-) -> None:
-    (project.path / "waits.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(300)\n")
-    address = cluster.exec("node2", ["getent", "hosts", "node3"]).stdout.split()[0]
-    neighbour = f"{address} dev $(ip route show default | cut -d ' ' -f 5)"
-    try:
-        with project.start("--script", "waits.py", "--stall-timeout", "8") as driver:
-            read_until(driver, "ready", 6)
-            cluster.beside("node2", f"ip neigh replace {neighbour} lladdr {NOBODY} nud permanent")
-            output = driver.communicate(timeout=PATIENCE)[0]
-    finally:
-        cluster.beside("node2", f"ip neigh delete {neighbour} || true")
-    assert driver.returncode == 3, output
-    assert f"node2 does not reach node3 at {address} (timed out)" in output
-    assert "elsewhere in the code" not in output
 
 
 def test_a_job_that_is_nowhere_has_no_stacks(project: Project, cluster: Cluster) -> None:

@@ -32,7 +32,7 @@ from muster.deploy.core.plan.launch_plan import LaunchPlan
 from muster.deploy.features.all_features import features_of
 from muster.deploy.features.samples import driver  # noqa: F401  # it names the report of a sample
 from muster.deploy.features.why import diagnosis
-from muster.deploy.features.why.diagnosis import Explanation, RankStacks
+from muster.deploy.features.why.diagnosis import RankStacks
 from muster.deploy.features.why.hang_verdict import explain
 from muster.deploy.features.why.options import WhyOptions
 from tests.unit.attempts import attempt_of
@@ -325,7 +325,7 @@ def test_a_stalled_job_is_ended_with_the_stacks_of_its_ranks(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stacks = RankStacks({0: ("a",), 1: ("a",), 2: ("a",), 3: ("open (data.py:5)",)}, {})
-    found = Explanation(stacks, explain([], stalled=True))
+    found = stacks, explain([], stalled=True)
     monkeypatch.setattr(diagnosis, "gather_explanation", lambda *words: found)
     hosts.start_all()
     for name, ranks in (("node1", (0, 1)), ("node2", (2, 3))):

@@ -29,7 +29,7 @@ from muster.deploy.core.job.loop import LaunchLoop
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.features.why import diagnosis
-from muster.deploy.features.why.diagnosis import Diagnosis, Explanation, RankStacks
+from muster.deploy.features.why.diagnosis import Diagnosis, RankStacks
 from muster.deploy.features.why.hang_verdict import HangVerdict
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
@@ -107,7 +107,7 @@ def test_every_kind_of_failure_has_an_event_also_where_only_the_verdict_knows_it
 def test_why_a_job_stood_still_is_an_event_after_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Event] = []
     why = HangVerdict("absent", "rank 0 waits in all_reduce #2", "rank 1 has not come", hang=True)
-    found = Explanation(RankStacks({}, {}), why)
+    found = RankStacks({}, {}), why
     monkeypatch.setattr(diagnosis, "gather_explanation", lambda *words: found)
     folder: Any = SimpleNamespace(keep=lambda name, text: None)
     attempt = dataclasses.replace(attempt_of(PLAN, emit=told.append), folder=folder)

@@ -1,4 +1,4 @@
-"""Launch, check and the search for broken pairs decide alike where ranks meet."""
+"""Launch and check decide alike where ranks meet and listen."""
 
 from __future__ import annotations
 
@@ -15,13 +15,10 @@ from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.host_facts import Facts
-from muster.deploy.core.hosts.rendezvous import ClusterFacts
-from muster.deploy.core.plan.launch_plan import LaunchPlan
 from muster.deploy.features.check.command import ask_hosts
 from muster.deploy.features.check.messages import HEALTH
 from muster.deploy.features.check.network import rank_addresses
-from muster.deploy.features.why.diagnosis import unreached_pairs
-from tests.unit.plans import NODE, make_plan
+from tests.unit.plans import NODE
 from tests.unit.test_check import HEALTHY
 
 Interfaces = Mapping[str, str]
@@ -64,7 +61,6 @@ class Channel:
 
     def __init__(self, facts: Facts, cut: tuple[str, ...]) -> None:
         self.facts, self.cut = facts, cut
-        self.tried: dict[str, list[str]] = {}
 
     def post(self, request: Request[Any], **words: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -82,8 +78,8 @@ class Channel:
             return HEALTHY
         if request is OPEN_PORT:
             return OpenPort(20123)
-        self.tried = {target["host"]: target["addresses"] for target in words["targets"]}
-        return HostsReached({host: self.reach(host, each) for host, each in self.tried.items()})
+        tried = {target["host"]: target["addresses"] for target in words["targets"]}
+        return HostsReached({host: self.reach(host, each) for host, each in tried.items()})
 
     def reach(self, host: str, addresses: list[str]) -> Reached:
         cut = self.cut if host != self.facts.hostname else ()
@@ -117,24 +113,8 @@ def cluster_of(case: Case) -> Cluster:
     return cluster
 
 
-def tried_by_pairs(case: Case, known: ClusterFacts) -> dict[str, list[str]]:
-    """The addresses of each host that the others try when a job stalls."""
-    cluster = cluster_of(case)
-    made: LaunchPlan = make_plan(case.hosts)
-    env = {"MASTER_ADDR": known.rendezvous.address, "MASTER_PORT": "20123"}
-    hosts = tuple(
-        dataclasses.replace(
-            host, env={**env, "GLOO_SOCKET_IFNAME": known.rendezvous.interfaces[host.host.name] or ""}
-        )
-        for host in made.hosts
-    )
-    unreached_pairs(dataclasses.replace(made, hosts=hosts), cluster, cluster.channels)
-    tried: list[dict[str, list[str]]] = [channel.tried for channel in cluster.channels.values()]  # type: ignore[attr-defined]
-    return {host: addresses for each in tried for host, addresses in each.items()}
-
-
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_launch_check_and_pairs_decide_the_same(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_and_check_decide_the_same(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = cluster_of(case)
     if not case.meet:
         with pytest.raises(UnfitError, match="node1 at none of 10"):
@@ -152,8 +132,9 @@ def test_launch_check_and_pairs_decide_the_same(case: Case, monkeypatch: pytest.
         return
     known = cluster.survey()
     assert known.rendezvous.address == case.meet
-    tried = tried_by_pairs(case, known)
-    assert {name: tried[name] for name in case.ranks} == case.ranks
+    addresses = {host.name: cluster.addresses(host) for host in hostfile.parse(case.hosts)}
+    planned = known.rendezvous.rank_addresses("node1", addresses, cluster.facts)
+    assert {name: list(planned.get(name, addresses[name])) for name in case.ranks} == case.ranks
     if not case.network:  # muster check has no such option
         assert listening["node1"] == (case.meet,)
         assert {name: list(listening.get(name, seen[name].addresses)) for name in case.ranks} == case.ranks

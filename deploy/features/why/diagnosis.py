@@ -1,13 +1,11 @@
-"""Explains a stalled job: the stacks of its ranks, why they wait (features/why), unreachable hosts.
+"""Explains a stalled job: the stacks of its ranks, and why they wait.
 
-py-spy reads the stacks on the hosts (features/why/gather.py). Equal stacks are folded. Hosts are asked
-whether they reach each other where their ranks talk.
+py-spy reads the stacks on the hosts (features/why/gather.py). Equal stacks are folded.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +13,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from ...core.connect.channel import Channel
-from ...core.connect.cluster import Cluster
-from ...core.connect.fanout import ask_every
-from ...core.connect.requests.hosts import LOAD, OPEN_PORT, REACH, Reached
+from ...core.connect.requests.hosts import LOAD
 from ...core.errors import lines_of
-from ...core.hosts.rendezvous import Rendezvous, peers
 from ...core.job.cause import ended_with, in_collective, last_traceback
 from ...core.job.events import LONGEST_TEXT, JobEvent, Stage, of_failure
 from ...core.job.feature import Attempt, Feature
@@ -88,22 +83,9 @@ def _frames(evidence: Evidence) -> tuple[str, ...]:
 
 # Failures that only the ranks themselves can explain.
 STUCK = frozenset({"start", "stall"})
-MOST_PAIRS = 3
 # Messages of Gloo, NCCL and Muster's MPI backend about a collective that took too long.
 _TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 _OF_FRAME = re.compile(r"(\[rank\d+\]:)? {2}")  # its source line may have a parameter `timeout`
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """The stacks at the time of the failure, and the verdict on why the ranks wait, if they recorded that.
-
-    `unreached`: a sentence for each host that does not reach another one.
-    """
-
-    stacks: RankStacks
-    why: HangVerdict | None
-    unreached: tuple[str, ...] = ()
 
 
 def needed(failure: Failure, spec: LaunchSpec) -> bool:
@@ -148,16 +130,18 @@ class Diagnosis(Feature):
         if failure is None or not needed(failure, attempt.plan.spec):
             return result
         attempt.emit(Stage("asking every rank where it is"))
-        found = gather_explanation(failure, attempt)
+        stacks, why = gather_explanation(failure, attempt)
         name = f"stacks{restart_suffix(attempt.plan.spec.attempt)}.txt"
-        attempt.folder.keep(name, str(found.stacks))
-        failure, notes = explained(failure, found), result.notes
+        attempt.folder.keep(name, str(stacks))
+        if failure.kind != "rank":  # else its last lines explain more
+            failure = replace(failure, tail=(*failure.tail, *str(stacks).splitlines()))
         attempt.emit(of_failure(failure, attempt.plan))
-        if found.why:
-            attempt.emit(explanation(found.why, attempt.plan.spec))
-        if len(attempt.plan.hosts) > 1 and failure.kind == "stall" and not (found.why and found.why.culprits):
+        if why:
+            attempt.emit(explanation(why, attempt.plan.spec))
+        notes = result.notes
+        if len(attempt.plan.hosts) > 1 and failure.kind == "stall" and not (why and why.culprits):
             notes = (*notes, "muster check --bench measures every link and host")
-        return result.having(Why(found.why), failure=failure, notes=notes)
+        return result.having(Why(why), failure=failure, notes=notes)
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Any result says whether there is an explanation."""
@@ -171,21 +155,19 @@ def explanation(why: HangVerdict, spec: LaunchSpec) -> JobEvent:
     return JobEvent(at=now(), type="job.explained", job=spec.job, attempt=spec.attempt, text=text)
 
 
-def gather_explanation(failure: Failure, attempt: Attempt) -> Explanation:
-    """Ask the hosts that still answer, before the job is ended."""
+def gather_explanation(failure: Failure, attempt: Attempt) -> tuple[RankStacks, HangVerdict | None]:
+    """Ask the hosts that still answer, before the job is ended: for the stacks, and why the ranks wait."""
     from .hang_verdict import explain, explain_crash
 
-    plan, cluster, channels = attempt.plan, attempt.cluster, attempt.answering
+    plan, channels = attempt.plan, attempt.answering
     ranks, problems = gather(plan.spec.job, channels)
     every = without_victims(_every(ranks, problems, plan, channels), failure, attempt.state.ends)
-    stands_still = failure.kind == "stall" and failure.rank is None
     why = None
     if failure.kind == "rank" and not _timed_out(failure):
         why = explain_crash(every)
     elif failure.kind != "start":
         why = explain(every, stalled=True)
-    unreached = tuple(unreached_pairs(plan, cluster, channels)) if stands_still else ()
-    return Explanation(stacks_of(ranks, problems), why, unreached)
+    return stacks_of(ranks, problems), why
 
 
 MORE_LOOKS, BETWEEN_LOOKS = 3, 1.0
@@ -233,64 +215,3 @@ def without_victims(ranks: Sequence[Rank], failure: Failure, ends: Mapping[int, 
         else rank
         for rank in ranks
     ]
-
-
-def explained(failure: Failure, explanation: Explanation) -> Failure:
-    """The failure with the stacks, and with hosts that do not reach each other."""
-    if failure.kind == "rank":
-        return failure  # its last lines explain more
-    reason = "; ".join((failure.reason, *explanation.unreached[:MOST_PAIRS]))
-    return replace(failure, reason=reason, tail=(*failure.tail, *str(explanation.stacks).splitlines()))
-
-
-ANSWER_SECONDS = 10.0
-MOST_PEERS = 16
-
-
-def unreached_pairs(plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, Channel]) -> list[str]:
-    """A sentence for each host that does not reach another one at the addresses of its ranks.
-
-    A host that does not answer proves nothing about the others.
-    """
-    addresses = _rank_addresses(plan, cluster)
-    nonces = {name: secrets.token_hex(8) for name in channels}
-    ports = {
-        name: answer.port
-        for name, answer in ask_every(
-            channels, OPEN_PORT, ANSWER_SECONDS, lambda name: {"nonce": nonces[name], "probe": True}
-        ).results.items()
-        if answer.port and addresses[name]
-    }
-    names = [*ports]
-
-    def request(name: str) -> dict[str, Any]:
-        tried = (names[number] for number in peers(names.index(name), len(names), MOST_PEERS))
-        return {"targets": [target(other) for other in tried if other != name]}
-
-    def target(name: str) -> dict[str, Any]:
-        return {"host": name, "addresses": addresses[name], "port": ports[name], "nonce": nonces[name]}
-
-    outcomes = ask_every({name: channels[name] for name in names}, REACH, ANSWER_SECONDS, request)
-    return [
-        f"{source} does not reach {host} at {_reason(reached)}"
-        for source, answer in outcomes.results.items()
-        for host, reached in answer.reached.items()
-        if host in names and reached.refused and not reached.interfaces
-    ]
-
-
-def _rank_addresses(plan: LaunchPlan, cluster: Cluster) -> dict[str, list[str]]:
-    """The addresses of each host where its ranks listen; all of them if the interface is unknown.
-
-    The environment of the ranks has the interface, which the user may have chosen.
-    """
-    head = plan.hosts[0]
-    interfaces = {host.host.name: host.env.get("GLOO_SOCKET_IFNAME") for host in plan.hosts}
-    rendezvous = Rendezvous(head.env["MASTER_ADDR"], int(head.env["MASTER_PORT"]), interfaces)
-    addresses = {host.host.name: cluster.addresses(host.host) for host in plan.hosts}
-    listening = rendezvous.rank_addresses(head.host.name, addresses, cluster.facts)
-    return {name: list(listening.get(name, own)) for name, own in addresses.items()}
-
-
-def _reason(reached: Reached) -> str:
-    return ", ".join(f"{address} ({why})" for address, why in reached.refused.items())
