@@ -22,6 +22,7 @@ class RunFlags(TypedDict, total=False):
     slurm: str | Literal[True]
     np: int
     backend: Literal["auto", "gloo", "nccl", "mpi", "hccl"]
+    keep: str | Sequence[str]
     network: str
     max_restarts: int
     spares: int
@@ -34,7 +35,6 @@ class RunFlags(TypedDict, total=False):
     preload: bool
     gpus: str | int
     wait: str | int | Literal[True]
-    keep: str | Sequence[str]
     image: str
     engine: Literal["docker", "podman", "apptainer"]
     mount: str | Sequence[str]

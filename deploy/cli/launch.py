@@ -16,7 +16,7 @@ from ..core import waits
 from ..core.connect.opener import connect_early
 from ..core.errors import UsageError
 from ..core.plan.flags import Options, flags_of
-from ..core.plan.kept_folders import KeepOptions, project_key, with_kept
+from ..core.plan.kept_folders import project_key, with_kept
 from ..core.plan.launch_plan import Placement
 from ..core.plan.launcher import place_ranks
 from ..core.plan.source_tree import of_package, scan, with_files
@@ -240,7 +240,7 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, progress
         spec = replace(spec, program=program, tree=tree, library=library)
         if options.keep:
             tree, keep = with_kept(tree, options.keep)
-            spec = replace(spec, tree=tree).having(KeepOptions(keep, project_key(tree.root)))
+            spec = replace(spec, tree=tree, keep=keep, project=project_key(tree.root))
     with clock.part("imports meanwhile"):
         from . import prepared_launch as launching  # noqa: F401
     return spec

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.plan.flags import Options
-from ..core.plan.kept_folders import KeepOptions
 from .containers.options import ContainerOptions
 from .leases.plan import LeaseOptions
 from .notify.options import NotifyOptions
@@ -19,7 +18,6 @@ from .why.options import WhyOptions
 class FeatureOptions(
     PackageOptions,
     ContainerOptions,
-    KeepOptions,
     LeaseOptions,
     PreloadOptions,
     WhyOptions,

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ..errors import MusterError, lines_of
 from ..hosts.stuck_processes import REMEDY, not_ended
-from ..plan.kept_folders import KeepOptions
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..text.fold import fold, fold_names
@@ -129,11 +128,11 @@ def _ranks_of(host: HostPlan) -> str:
 
 def _kept(plan: LaunchPlan) -> Iterator[str]:
     """`checkpoints in ~/.muster/kept/project-1a2b3c4d on node[1-3]`."""
-    kept = plan.spec.of(KeepOptions)
-    if kept.keep and plan.hosts:
-        folder = MusterPaths.of_home("~").kept(kept.project)
+    spec = plan.spec
+    if spec.keep and plan.hosts:
+        folder = MusterPaths.of_home("~").kept(spec.project)
         names = fold_names(host.host.name for host in plan.hosts)
-        yield f"{', '.join(kept.keep)} in {folder} on {names}"
+        yield f"{', '.join(spec.keep)} in {folder} on {names}"
 
 
 def _others(result: LaunchResult, failure: Failure) -> str:

@@ -6,32 +6,16 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from ..errors import UsageError
 from ..text.text import count
-from .flags import Options, flag
 from .source_tree import IGNORE_FILE, Tree
 
 PLACEHOLDERS = {".gitkeep", ".gitignore", ".keep"}
 """Files that a tree has in a folder only so that git keeps the folder."""
 LONGEST_NAME = 40
-
-
-@dataclass(frozen=True)
-class KeepOptions(Options):
-    """The folders that each host keeps. In a request they are below the root of the tree."""
-
-    keep: tuple[str, ...] = flag(
-        (),
-        "a folder of the program, such as checkpoints, that each host keeps from one launch to the next, at "
-        "the same path; may be repeated",
-        "PATH",
-        group="What runs",
-    )
-    project: str = ""
-    """The name of the project's kept folders on every host."""
 
 
 def project_key(root: Path) -> str:

@@ -20,7 +20,6 @@ from ..text.terminal import harmless
 from ..text.text import count, duration, ranges
 from ..wire.paths import JobPaths, MusterPaths
 from . import openmpi
-from .kept_folders import KeepOptions
 from .launch_plan import Contribution, HostPlan, LaunchPlan, Layout, Placement, RemoteFile
 from .launcher import launcher_of, refuse_long_arguments, refuse_shared_gpus, require, require_python
 from .spec import LaunchSpec
@@ -82,8 +81,7 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: RankPrograms, adde
         RemoteFile(paths.hostfile, 0o600, slots),
         *added.files,
     )
-    keep = spec.of(KeepOptions)
-    kept = MusterPaths.of_home(facts.home).kept(keep.project)
+    kept = MusterPaths.of_home(facts.home).kept(spec.project)
     return HostPlan(
         host=host,
         ranks=layout.placement.ranks[host.name],
@@ -93,7 +91,7 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: RankPrograms, adde
         env={**added.env, **_environment(host.name, layout, paths, added), **_own_path(spec, path)},
         files=tuple({file.path: file for file in files}.values()),
         command=launcher.command(host.name, layout),
-        kept=tuple((f"{paths.code}/{folder}", f"{kept}/{folder}") for folder in keep.keep),
+        kept=tuple((f"{paths.code}/{folder}", f"{kept}/{folder}") for folder in spec.keep),
         own_files=added.own_files,
     )
 

@@ -101,6 +101,13 @@ class RequestFlags:
         choices=BACKENDS,
         group="What runs",
     )
+    keep: tuple[str, ...] = flag(
+        (),
+        "a folder of the program, such as checkpoints, that each host keeps from one launch to the next, at "
+        "the same path; may be repeated",
+        "PATH",
+        group="What runs",
+    )
     network: str = flag(
         "",
         "network of the ranks: a CIDR, or an interface of the first host (default: one that all hosts reach)",
@@ -162,6 +169,8 @@ class LaunchSpec(RequestFlags):
     """`--np 4: muster.toml:1`: the place of each option, if a file of the project has given any."""
     program: Program = NO_PROGRAM
     tree: Tree = NO_FILES
+    project: str = ""
+    """The name on every host of the folder with those of `keep`, whose paths begin at the root of the tree."""
     library: Tree = NO_FILES
     """What every rank can import besides the tree: `muster.train`. The user's modules come first."""
 

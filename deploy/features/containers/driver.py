@@ -21,7 +21,6 @@ from ...core.hosts.bounds import AbsolutePath, Count, Number, Text
 from ...core.hosts.host_facts import Facts, Interpreter, with_interpreter
 from ...core.job.events import Emit, Stage, Waiting
 from ...core.job.feature import Feature, Start
-from ...core.plan.kept_folders import KeepOptions
 from ...core.plan.launch_plan import Contribution, LaunchPlan, RemoteFile
 from ...core.plan.spec import LaunchSpec
 from ...core.text.terminal import harmless
@@ -243,13 +242,13 @@ def _apptainer(spec: LaunchSpec, facts: Facts, image: HostImage) -> tuple[str, .
 
 def _mounts(spec: LaunchSpec, facts: Facts) -> tuple[Mount, ...]:
     """Folders that the container has at the same paths as the host, and those of --mount."""
-    muster, keep = MusterPaths.of_home(facts.home), spec.of(KeepOptions)
+    muster = MusterPaths.of_home(facts.home)
     return (
         Mount(JobPaths.of(facts.home, spec.job).folder),
         Mount(muster.of(HOME)),
         Mount(muster.data, read_only=True),
         Mount(PRIVATE),
-        *([Mount(muster.kept(keep.project))] if keep.keep else []),
+        *([Mount(muster.kept(spec.project))] if spec.keep else []),
         *spec.of(ContainerOptions).mount,
     )
 
