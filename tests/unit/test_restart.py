@@ -7,16 +7,14 @@ import dataclasses
 import pytest
 
 from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.stuck_processes import StuckProcess
 from muster.deploy.core.job.restart_policy import (
     ASK_SECONDS,
     NETWORK_SECONDS,
     Decision,
-    EarlyFailure,
     Policy,
-    Stuck,
     after,
     awaits_network,
-    backoff,
     decide,
     pause,
     with_returned,
@@ -30,7 +28,7 @@ RANK = Failure("rank", "exit status 7", 7, host="node2", rank=3)
 NETWORK = Failure("network", "all 3 hosts have been silent for 10 s", 1, at=100.0)
 LOST = Failure("host", "the SSH connection to its agent is gone", 3, host="node3")
 POLICY = Policy(max_restarts=2, min_hosts=2, hosts=HOSTS)
-MISSING = EarlyFailure(("ImportError", "train.py", "2"), frozenset({"node2"}))
+MISSING = ("ImportError", "train.py", "2")
 
 
 def names(failure: Failure | None, attempt: int = 0, policy: Policy = POLICY) -> list[str]:
@@ -114,7 +112,7 @@ def test_a_host_that_may_be_back_is_asked_again_before_the_job_ends_for_too_few_
 
 
 def test_a_host_with_a_process_that_cannot_be_ended_is_not_fit_for_the_next_attempt() -> None:
-    stuck = {"node3": Stuck("cannot be ended: rank 4, process 71 (python3), state D", ends_soon=False)}
+    stuck = {"node3": (StuckProcess(71, "python3", "D", rank=4),)}
     decision = decide(RANK, HOSTS, 0, POLICY, stuck=stuck)
     assert [host.name for host in decision.hosts] == ["node1", "node2"]
     assert decision.message == (
@@ -123,7 +121,7 @@ def test_a_host_with_a_process_that_cannot_be_ended_is_not_fit_for_the_next_atte
     )
     every = dataclasses.replace(POLICY, min_hosts=3)
     assert not decide(RANK, HOSTS, 0, every, stuck=stuck).again, "it is not asked again either"
-    starved = {"node3": Stuck("cannot be ended: process 71 (python3), state R", ends_soon=True)}
+    starved = {"node3": (StuckProcess(71, "python3", "R"),)}
     assert decide(RANK, HOSTS, 0, every, stuck=starved).hosts == HOSTS, "it only lacks a processor"
     one = dataclasses.replace(POLICY, min_hosts=1)
     both = decide(LOST, HOSTS, 0, one, stuck={"node1": stuck["node3"]})
@@ -136,20 +134,18 @@ def test_a_host_that_cannot_be_trusted_is_not_asked_again() -> None:
 
 
 def test_a_failure_that_repeats_itself_before_the_first_step_is_not_tried_a_third_time() -> None:
-    everywhere = dataclasses.replace(MISSING, hosts=frozenset({"node1", "node2"}))
     policy = dataclasses.replace(POLICY, max_restarts=5)
-    first = decide(RANK, HOSTS, 0, policy, early=everywhere)
+    first = decide(RANK, HOSTS, 0, policy, early=MISSING)
     assert first.hosts == HOSTS
-    again = decide(RANK, HOSTS, 1, first.policy, early=everywhere)
+    again = decide(RANK, HOSTS, 1, first.policy, early=MISSING)
     assert (again.hosts, again.message) == (
         (),
         "no restart: it failed twice in the same way before its first step",
     )
-    other = dataclasses.replace(everywhere, mark=("ImportError", "train.py", "3"))
-    assert decide(RANK, HOSTS, 1, first.policy, early=other).again
+    assert decide(RANK, HOSTS, 1, first.policy, early=("ImportError", "train.py", "3")).again
     assert decide(RANK, HOSTS, 1, first.policy).again, "it made a step in between"
     lost = decide(LOST, HOSTS, 1, first.policy)
-    assert not decide(RANK, lost.hosts, 2, lost.policy, early=everywhere).again, "a lost host is no success"
+    assert not decide(RANK, lost.hosts, 2, lost.policy, early=MISSING).again, "a lost host is no success"
 
 
 def test_a_host_on_which_alone_ranks_fail_is_left_out_the_second_time() -> None:
@@ -160,8 +156,7 @@ def test_a_host_on_which_alone_ranks_fail_is_left_out_the_second_time() -> None:
     alone = "ranks failed there twice in a row, and on no other host"
     assert second.policy.left_out == {"node2": alone}
     assert second.message == f"rank 3 on node2: exit status 7; node2: {alone}; restart 2 of 5 on node1, node3"
-    elsewhere = dataclasses.replace(MISSING, hosts=frozenset({"node1"}))
-    again = decide(RANK, second.hosts, 2, second.policy, early=elsewhere, alone="node1")
+    again = decide(RANK, second.hosts, 2, second.policy, early=MISSING, alone="node1")
     assert not again.again, "it is the program"
     strict = dataclasses.replace(first.policy, min_hosts=3)
     few = decide(RANK, HOSTS, 1, strict, early=MISSING, alone="node2")
@@ -224,7 +219,7 @@ def test_a_lost_host_that_answers_again_is_the_last_host_of_the_next_attempt() -
 def test_a_host_that_failed_otherwise_does_not_come_back(why: str) -> None:
     failure = dataclasses.replace(LOST, reason="protocol error: no frame") if why == "a liar" else RANK
     policy = dataclasses.replace(POLICY, min_hosts=1, alone="node2")
-    stuck = {"node3": Stuck("cannot be ended", ends_soon=False)} if why == "stuck" else {}
+    stuck = {"node3": (StuckProcess(71, "python3", "D"),)} if why == "stuck" else {}
     lost = decide(failure, HOSTS, 0, policy, alone="node2" if why == "ranks" else None, stuck=stuck)
     assert len(lost.hosts) == 2
     assert with_returned(lost.hosts, ("node2", "node3"), lost.policy)[0] == lost.hosts
@@ -258,8 +253,9 @@ def test_every_host_that_is_unfit_now_is_named() -> None:
     assert decision.message == "node1: no answer; node3: refused; restart 1 of 3 on node2"
 
 
-def test_the_pause_before_a_restart_grows_but_not_for_ever() -> None:
-    pauses = [backoff(attempt) for attempt in range(20)]
+def test_the_pause_before_a_restart_grows_but_has_a_limit() -> None:
+    result = LaunchResult(make_plan("node[1-3] slots=2"), 1.0, 2.0, NETWORK, {})
+    pauses = [pause(result, HOSTS, attempt) for attempt in range(20)]
     assert pauses == sorted(pauses)
     assert 0 < pauses[0] < pauses[-1] == pauses[-2]
     assert sum(pauses) < 60, "twenty restarts wait for a minute"

@@ -16,10 +16,12 @@ import re
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TypeAlias
 
 from ..decode import lazy_dataclass
 from ..hosts.hostfile import Host
-from ..hosts.stuck_processes import not_ended
+from ..hosts.stuck_processes import StuckProcesses, not_ended
 from ..text.fold import fold_names
 from ..text.printed import figures_of
 from ..text.text import count
@@ -46,37 +48,25 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-@lazy_dataclass(frozen=True)
-class EarlyFailure:
-    """A failure before the first step, by what repeats itself.
-
-    `mark`: the exception with its file and line; without a traceback, the exit status and the last line.
-    `hosts`: those on which ranks failed on their own.
-    """
-
-    mark: tuple[str, ...]
-    hosts: frozenset[str]
+Mark: TypeAlias = tuple[str, ...]
+"""What repeats itself: an exception with its file and line; without a traceback, the reason and last line."""
 
 
-def early_failure(result: LaunchResult) -> EarlyFailure | None:
-    """The failure of an attempt that made no step; None for any other end."""
+def early_failure(result: LaunchResult) -> Mark:
+    """The failure of an attempt that made no step; empty for any other end."""
     failure = result.failure
     if failure is None or result.stepped:
-        return None
+        return ()
     if failure.kind == "launcher":
-        if failure.exit_status > SIGNALLED:
-            return None  # it was killed
-        elsewhere = {failure.host} - {None, result.plan.hosts[0].host.name}
-        return EarlyFailure((failure.reason, *_last_line(failure.tail)), frozenset(map(str, elsewhere)))
+        was_killed = failure.exit_status > SIGNALLED
+        return () if was_killed else (failure.reason, *_last_line(failure.tail))
     end = None if failure.rank is None else result.ends.get(failure.rank)
     if failure.kind != "rank" or misses_a_peer(failure.tail) or (end and not _is_own(end)):
-        return None
-    others = {other.placed.host for other in result.ends.values() if _is_own(other)}
-    mark = _exception(failure.tail) or (failure.reason, *_last_line(failure.tail))
-    return EarlyFailure(mark, frozenset({str(failure.host), *others}))
+        return ()
+    return _exception(failure.tail) or (failure.reason, *_last_line(failure.tail))
 
 
-def failed_step(result: LaunchResult) -> tuple[int, tuple[str, ...]] | None:
+def failed_step(result: LaunchResult) -> tuple[int, Mark] | None:
     """The step that rank 0 printed last, and the exception that ended a rank after it; None if unknown."""
     failure, step = result.failure, figures_of(result.last_line).step
     if failure is None or failure.kind != "rank" or step is None or misses_a_peer(failure.tail):
@@ -87,11 +77,8 @@ def failed_step(result: LaunchResult) -> tuple[int, tuple[str, ...]] | None:
 
 def first_alike(result: LaunchResult, earlier: Sequence[LaunchResult]) -> LaunchResult | None:
     """The first of the earlier attempts whose failure this result repeats."""
-    last = early_failure(result)
-    if last is None:
-        return None
-    same = (each for each in earlier if (early := early_failure(each)) and early.mark == last.mark)
-    return next(same, None)
+    mark = early_failure(result)
+    return next((each for each in earlier if mark and early_failure(each) == mark), None)
 
 
 def failed_host(result: LaunchResult) -> str | None:
@@ -119,7 +106,7 @@ def _is_own(end: RankExit) -> bool:
     return end.code != 0 and not misses_a_peer(end.tail)
 
 
-def _exception(tail: Sequence[str]) -> tuple[str, ...]:
+def _exception(tail: Sequence[str]) -> Mark:
     """The exception and the line of the last traceback, as `("ImportError", "train.py", "2")`."""
     frames = [(number, found) for number, line in enumerate(tail) if (found := _FRAME.search(line))]
     if not frames:
@@ -130,7 +117,7 @@ def _exception(tail: Sequence[str]) -> tuple[str, ...]:
     return kind, frame.group(1).rpartition("/")[2], frame.group(2)
 
 
-def _last_line(tail: Sequence[str]) -> tuple[str, ...]:
+def _last_line(tail: Sequence[str]) -> Mark:
     """The last line, without its numbers: ports and process numbers differ each time."""
     lines = [line.strip() for line in tail if line.strip()]
     return (_NUMBERS.sub("#", lines[-1]),) if lines else ()
@@ -143,6 +130,7 @@ ASK_SECONDS = 15.0
 """How long lost hosts are asked again before the job ends for too few hosts."""
 ALONE = "ranks failed there twice in a row, and on no other host"
 TWICE = "it failed twice in the same way before its first step"
+NOT_STUCK: Mapping[str, StuckProcesses] = MappingProxyType({})
 AT_A_STEP = 3
 """The job ends when it has failed so often at the same step with the same exception."""
 
@@ -155,9 +143,9 @@ class Policy:
     min_hosts: int
     hosts: tuple[Host, ...] = ()
     """All hosts of the job, in their order."""
-    early: tuple[EarlyFailure, ...] = ()
+    early: tuple[Mark, ...] = ()
     """The failures before the first step, since the last attempt that made one."""
-    at_steps: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    at_steps: tuple[tuple[int, Mark], ...] = ()
     """The steps at which an exception ended an attempt, each with that exception."""
     alone: str | None = None
     """The host on which alone ranks failed when they failed last."""
@@ -172,14 +160,6 @@ class Policy:
         """Whether to ask the same hosts again: too few of them can be reached, and more may be back."""
         too_few = len(hosts) - len(unreached) < self.min_hosts
         return too_few and self.asked is not None and at < self.asked + ASK_SECONDS
-
-
-@lazy_dataclass(frozen=True)
-class Stuck:
-    """The processes of a host that could not be ended. `ends_soon`: they only lack a processor."""
-
-    text: str
-    ends_soon: bool
 
 
 @lazy_dataclass(frozen=True)
@@ -200,8 +180,6 @@ def after(result: LaunchResult, hosts: Sequence[Host], attempt: int, policy: Pol
     """Decide on the next attempt after this end of one on these hosts. The first attempt has number 0."""
     if result.stepped:
         policy = replace(policy, early=())
-    left = result.left.items()
-    stuck = {host: Stuck(not_ended(some), all(process.ends_soon for process in some)) for host, some in left}
     early, alone = early_failure(result), failed_host(result)
     if at_step := failed_step(result):
         policy = replace(policy, at_steps=(*policy.at_steps, at_step))
@@ -209,7 +187,7 @@ def after(result: LaunchResult, hosts: Sequence[Host], attempt: int, policy: Pol
             step, (kind, *_) = at_step
             often = f"{kind or 'the same failure'} at step {step} for the {AT_A_STEP}rd time"
             return Decision((), f"no restart: {often}", policy)
-    return decide(result.failure, hosts, attempt, policy, early=early, alone=alone, stuck=stuck, at=at)
+    return decide(result.failure, hosts, attempt, policy, early=early, alone=alone, stuck=result.left, at=at)
 
 
 def with_returned(
@@ -232,9 +210,9 @@ def decide(
     attempt: int,
     policy: Policy,
     *,
-    early: EarlyFailure | None = None,
+    early: Mark = (),
     alone: str | None = None,
-    stuck: Mapping[str, Stuck] | None = None,
+    stuck: Mapping[str, StuckProcesses] = NOT_STUCK,
     at: float = 0.0,
 ) -> Decision:
     """Decide on the next attempt. `early`: the failure, if it came before the first step.
@@ -251,17 +229,16 @@ def decide(
     if failure.kind == "launcher" or failure.rank is not None:
         policy = replace(policy, alone=alone)
     bad = alone if alone == failed and len(hosts) > 1 else None
-    if early and not bad and any(other.mark == early.mark for other in known):
+    if early in known and not bad:
         return Decision((), f"no restart: {TWICE}", policy)
     kept = bad if len(hosts) <= policy.min_hosts and not early else None
     bad = None if kept else bad
     gone = failure.host if failure.kind == "host" else None
-    held = dict(stuck or {})
-    lost = {host: each.text for host, each in held.items()}
+    lost = {host: not_ended(processes) for host, processes in stuck.items()}
     lost |= {gone: failure.reason} if gone else {bad: ALONE} if bad else {}
     if lost:
-        back = {host for host, each in held.items() if each.ends_soon}
-        back |= {gone} - held.keys() if gone and not failure.distrusted else set[str]()
+        back = {host for host, left in stuck.items() if all(process.ends_soon for process in left)}
+        back |= {gone} - stuck.keys() if gone and not failure.distrusted else set[str]()
         cause = "" if gone else failure.headline
         return without(lost, hosts, attempt, policy, at, back=back - {bad}, cause=cause)
     stays = f"; {kept}: {ALONE}, but too few hosts are left without it" if kept else ""
@@ -324,17 +301,12 @@ def _next(hosts: Sequence[Host], attempt: int, policy: Policy) -> str:
 def pause(result: LaunchResult, hosts: Sequence[Host], attempt: int) -> float:
     """Seconds to wait after this end of an attempt, before the next one on these hosts.
 
-    None after a step: the program works, and the hosts that failed have left. A host that was lost, or the
-    network of this machine, may need a moment.
+    None after a step: the program works, and the hosts that failed have left. A host that was lost, the
+    network of this machine, or the cause of a quick failure may need a moment.
     """
     failure = result.failure
     if failure and result.stepped and failure.kind in {"rank", "launcher", "host"}:
         lost = failure.host if failure.kind == "host" else None
         if all(host.name != lost for host in hosts):
             return 0.0
-    return backoff(attempt)
-
-
-def backoff(attempt: int) -> float:
-    """Seconds to wait after this attempt: the cause of a quick failure may need a moment to disappear."""
     return BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)]
