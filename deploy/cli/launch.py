@@ -16,10 +16,9 @@ from ..core import waits
 from ..core.connect.opener import connect_early
 from ..core.errors import UsageError
 from ..core.plan.flags import Options, flags_of
-from ..core.plan.kept_folders import project_key, with_kept
 from ..core.plan.launch_plan import Placement
 from ..core.plan.launcher import place_ranks
-from ..core.plan.source_tree import of_package, scan, with_files
+from ..core.plan.source_tree import of_package, project_key, scan, with_files, with_kept
 from ..core.plan.spec import DEFAULT_LAUNCHER, LaunchSpec, RequestFlags
 from ..core.text.progress import Progress
 from ..core.text.screen import Screen

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..core.job.feature import AllFeatures, Feature, Features
 from ..core.plan.spec import LaunchSpec
 from .containers.options import ContainerOptions
+from .data.driver import DataSets
 from .leases.driver import Leases
 from .packages.package_request import PackageOptions
 from .preload.options import PreloadOptions
@@ -32,6 +33,7 @@ def changing(spec: LaunchSpec, packages: Packages | None = None) -> tuple[Featur
         found.append(SpareHosts(seeks_lost=not is_allocated))  # Slurm takes a lost node out
     if not is_allocated:  # Slurm leases the GPUs of its hosts itself
         found.append(Leases())
+    found.append(DataSets())
     there = spec.of(PackageOptions)
     if packages is None and there.environment:
         from .packages.driver import Packages

@@ -8,7 +8,8 @@ import socket
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from muster.deploy.core.errors import UsageError
 from muster.deploy.features.data import command as report
 from muster.deploy.features.data.bundles import Bundle, bundles
 from muster.deploy.features.data.data_push import DataPushOutcome, DataPushResult, DataSource, source
+from muster.deploy.features.data.driver import DataSets
 from muster.deploy.features.data.messages import DataSet, DataVerified
 from muster.deploy.features.data.on_host import sets as module
 from muster.deploy.features.data.on_host.draft import Draft
@@ -317,3 +319,11 @@ def test_damage_and_other_versions_are_named() -> None:
         "    'x': it is gone",
         "the hosts have different versions of digits: push it again",
     ]
+
+
+def test_ranks_find_the_data_sets_of_their_own_host() -> None:
+    homes = {"node1": "/home/ml", "node2": "/home/a b"}
+    cluster: Any = SimpleNamespace(facts={host: SimpleNamespace(home=home) for host, home in homes.items()})
+    added = DataSets().prepare(cast("Any", None), cluster)
+    found = {host: each.env["MUSTER_DATA"] for host, each in added.items()}
+    assert found == {"node1": "/home/ml/.muster/data", "node2": "/home/a b/.muster/data"}

@@ -8,8 +8,7 @@ import pytest
 
 from muster.deploy.core.agent.supervisor import link_kept
 from muster.deploy.core.errors import UsageError
-from muster.deploy.core.plan.kept_folders import project_key, with_kept
-from muster.deploy.core.plan.source_tree import Tree, TreeFile
+from muster.deploy.core.plan.source_tree import Tree, TreeFile, project_key, with_kept
 from muster.deploy.core.wire.written import Search
 from tests.unit.plans import make_plan
 

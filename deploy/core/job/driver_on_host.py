@@ -19,8 +19,8 @@ END_SECONDS = 20.0
 
 
 def own_code() -> Tree:
-    """The code of this driver without its commands and pages. It needs only the standard library."""
-    return of_package(Path(__file__).parents[2], leave_out=("api", "cli", "page", "top"))
+    """The code of this driver without its commands. It needs only the standard library."""
+    return of_package(Path(__file__).parents[2], leave_out=("api", "cli"))
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,10 @@ class RemoteFile:
     text: str = field(repr=False)
 
 
+class UnshownFile(RemoteFile):
+    """A file whose text no plan shows."""
+
+
 @dataclass(frozen=True)
 class Contribution:
     """What a feature adds to an attempt on a host."""
@@ -265,7 +269,7 @@ def _describe_host(spec: LaunchSpec, plan: HostPlan, added: Contribution) -> str
     lines += [f"  keep {PurePosixPath(link).relative_to(code)} in {folder}" for link, folder in plan.kept]
     for file in plan.files:
         lines.append(f"  write {PurePosixPath(file.path).relative_to(plan.folder)} (mode {file.mode:04o})")
-        if not file.path.endswith((".py", "/passwd")):
+        if not (file.path.endswith(".py") or isinstance(file, UnshownFile)):
             lines += [f"    | {line}" for line in file.text.splitlines()]
     lines += [
         f"  env {name}={'***' if is_secret(name, spec.hidden) else shlex.quote(value)}"

@@ -103,7 +103,6 @@ def _environment(host: str, layout: Layout, paths: JobPaths, added: Contribution
         "MASTER_ADDR": layout.rendezvous.address,
         "MASTER_PORT": str(layout.rendezvous.port),
         "MUSTER_BACKEND": spec.backend,
-        "MUSTER_DATA": MusterPaths.of_home(layout.facts[host].home).data,
         "MUSTER_HOSTFILE": paths.hostfile,
         "MUSTER_JOB": spec.job,
         "MUSTER_OUT": paths.out,

@@ -170,7 +170,7 @@ class LaunchSpec(RequestFlags):
     program: Program = NO_PROGRAM
     tree: Tree = NO_FILES
     project: str = ""
-    """The name on every host of the folder with those of `keep`, whose paths begin at the root of the tree."""
+    """The name of its kept folders on every host. The paths of `keep` begin at the root of the tree."""
     library: Tree = NO_FILES
     """What every rank can import besides the tree: `muster.train`. The user's modules come first."""
 

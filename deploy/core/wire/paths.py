@@ -29,11 +29,6 @@ class MusterPaths(NamedTuple):
         """Contents of files by their digest (core/wire/store.py)."""
         return posixpath.join(self.root, "store")
 
-    @property
-    def data(self) -> str:
-        """Data sets by their names (features/data/on_host/sets.py)."""
-        return posixpath.join(self.root, "data")
-
     def of(self, name: str) -> str:
         """A folder of a feature."""
         return posixpath.join(self.root, name)

@@ -1,17 +1,20 @@
-"""The environment variables with a rank's position and its rendezvous.
+"""The environment variables by which a program finds its rank and its rendezvous.
 
-Muster and its launchers set them, so a user cannot, and the values of a host or of an outer launcher must not
-reach a rank.
+Muster and its launchers set them in every rank, so a user cannot. Muster, or an agent, may itself run in a
+rank of torchrun, mpirun or srun. The variables of that outer launcher must not reach a rank of Muster, whose
+program would take the position for its own.
 """
 
 from __future__ import annotations
 
+# Of every launcher, of torchrun, of mpirun, of srun, and of Muster.
 OF_RANKS = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
     *("TORCHELASTIC_*", "TORCH_ELASTIC_WORKER_IDENTICAL"),
     *("OMPI_COMM_WORLD_*", "OMPI_WORLD_*", "OMPI_UNIVERSE_SIZE", "PMIX_*", "PMI_*"),
-    *("SLURM_*", "SLURMD_*", "SRUN_*", "MUSTER_*"),
+    *("SLURM_*", "SLURMD_*", "SRUN_*"),
+    "MUSTER_*",
 )
 """Names, and beginnings of names with a star."""
 SETTINGS = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")

@@ -21,7 +21,7 @@ from ...core.hosts.bounds import AbsolutePath, Count, Number, Text
 from ...core.hosts.host_facts import Facts, Interpreter, with_interpreter
 from ...core.job.events import Emit, Stage, Waiting
 from ...core.job.feature import Feature, Start
-from ...core.plan.launch_plan import Contribution, LaunchPlan, RemoteFile
+from ...core.plan.launch_plan import Contribution, LaunchPlan, RemoteFile, UnshownFile
 from ...core.plan.spec import LaunchSpec
 from ...core.text.terminal import harmless
 from ...core.waits import with_hosts
@@ -246,7 +246,7 @@ def _mounts(spec: LaunchSpec, facts: Facts) -> tuple[Mount, ...]:
     return (
         Mount(JobPaths.of(facts.home, spec.job).folder),
         Mount(muster.of(HOME)),
-        Mount(muster.data, read_only=True),
+        Mount(muster.of("data"), read_only=True),
         Mount(PRIVATE),
         *([Mount(muster.kept(spec.project))] if spec.keep else []),
         *spec.of(ContainerOptions).mount,
@@ -343,7 +343,7 @@ def _files(
     for name, text in texts.items():
         yield RemoteFile(f"{programs}/{name}", 0o600, text)
     if (users := passwd(facts, image)) is not None:
-        yield RemoteFile(f"{programs}/passwd", 0o644, users)
+        yield UnshownFile(f"{programs}/passwd", 0o644, users)
     if not container.launcher_inside and image.inside:
         enter = (facts.executable, "-IS", f"{programs}/enter.py")
         rank = (image.inside.executable, "-IS", f"{programs}/rank.py")

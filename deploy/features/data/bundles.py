@@ -25,7 +25,7 @@ from .messages import DATA_BUNDLE, DataBundle
 from .wire.manifest import CHUNK, Chunks
 from .wire.scan import Reader
 
-DATA = MusterPaths.of_home("~").data
+DATA = MusterPaths.of_home("~").of("data")
 LONG_SECONDS = 7 * 86400.0  # for a host that reads a large folder; a silent or stuck one is lost earlier
 MOST_CHUNKS = 4096
 MOST_BYTES = 1 << 29
