@@ -35,6 +35,7 @@ from ..core.job.find import LocalRuns, LocatedJob
 from ..core.text.terminal import harmless, harmless_lines
 from ..core.text.text import describe_code, nearest, status_of
 from ..core.wire.job_folders import FILES_FOLDER
+from ..core.wire.os_errors import explain
 from ..core.wire.users import own_name
 from ..features.returned_values import driver, wire
 from ..features.returned_values.driver import CALL, MOST_RETURNED, PYTHON, name_of
@@ -128,8 +129,13 @@ class JobResult:
 
     @property
     def verdict(self) -> str:
-        """The verdict, as a launch prints it."""
-        return harmless_lines(content_of(self.folder / "verdict.txt").decode(errors="replace").rstrip("\n"))
+        """The verdict, as a launch prints it; of a run without the file, as on a full disk, its reason."""
+        try:
+            text = content_of(self.folder / "verdict.txt").decode(errors="replace")
+        except OSError as error:
+            reason = self.first_failure.reason if self.first_failure else f"exit status {self.exit_status}"
+            text = f"{self.job}: {reason} (no verdict here: {explain(error)})"
+        return harmless_lines(text.rstrip("\n"))
 
     def raise_on_error(self) -> None:
         """`JobError` with the verdict, unless every rank ended with 0."""
@@ -255,11 +261,9 @@ def _copy(stream: IO[bytes], screen: TextIO | None) -> None:
     with stream:
         while part := os.read(stream.fileno(), 1 << 16):
             if screen is not None:
-                try:
+                with contextlib.suppress(Exception):  # it is closed, or an object of the program
                     screen.write(decoder.decode(part))
                     screen.flush()
-                except (OSError, ValueError):  # closed
-                    screen = None
 
 
 def _thread(act: partial[None]) -> threading.Thread:
@@ -355,8 +359,7 @@ class Job:
     @property
     def state(self) -> str:
         """As `muster status` shows it: running, done, failed, stopped or lost; at first starting."""
-        located = self._located()
-        if located:
+        if located := self._located():
             return located.state.state
         return "detached" if self._is_detached and not self._process.error() else "starting"
 
@@ -509,16 +512,13 @@ def write_call(folder: Path, function: Callable[..., object], arguments: tuple[o
 
 def _ranks(result: JobResult) -> list[int]:
     """All ranks, that of the first failure first if the job failed."""
-    ranks = [end.rank for end in result.ranks]
     first = result.first_failure.rank if result.first_failure else None
-    if first in ranks:
-        ranks.sort(key=lambda rank: (rank != first, rank))
-    return ranks
+    return sorted((end.rank for end in result.ranks), key=lambda rank: (rank != first, rank))
 
 
 def _value(result: JobResult, rank: int) -> Any:
     """The value that a rank returned. `RankError` or `JobError` if it returned none."""
-    path = result.folder / name_of(rank)
+    path = result.folder / name_of(rank, result.attempt)
     try:
         record = value_of(content_of(path, MOST_RETURNED))
         if error := record.get("error"):

@@ -9,6 +9,6 @@ _OF_A_RUN = (
     *METRICS,
     r"(pace|samples)\.jsonl",
     r"stacks(\.restart-\d{1,9})?\.txt",
-    r"returned/rank-\d{1,7}\.json",
+    r"returned/rank-\d{1,7}-\d{1,9}\.json",
 )
 FILES = FeatureFiles("|".join(_OF_A_RUN), METRICS)

@@ -40,7 +40,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/page": 1_428,
     "deploy/features/practice": 318,
     "deploy/features/preload": 928,
-    "deploy/features/returned_values": 205,
+    "deploy/features/returned_values": 202,
     "deploy/features/samples": 969,
     "deploy/features/setup": 287,
     "deploy/features/slurm": 1_578,

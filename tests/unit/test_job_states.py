@@ -443,7 +443,7 @@ def test_every_file_that_a_driver_writes_into_a_run_is_brought(tmp_path: Path) -
         folder.on_event(LauncherOutput("node1", "line\n"))
         folder.say("line")
         result = folder.ended(LaunchResult(plan, 1.0, 2.0, None, {}))
-    for name in (*METRICS, name_of(1)):
+    for name in (*METRICS, name_of(1, 0), name_of(1, 2)):
         folder.keep(name, "{}\n")
     folder.finish(result, "DONE")
     (folder.path / "driver.log").write_text("what a detached driver prints\n")

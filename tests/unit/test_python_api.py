@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -156,7 +159,7 @@ def test_an_error_shows_the_text_of_a_host_without_control_characters(result: Jo
 
 
 def called(
-    folder: Path, function: Callable[..., object], *arguments: object
+    folder: Path, function: Callable[..., object], *arguments: object, attempt: int = 0
 ) -> tuple[int, dict[str, Any], str]:
     """The end of a rank that calls a function, its record, and its errors."""
     code, out = folder / "lib", folder / "out"
@@ -165,7 +168,7 @@ def called(
     env = {**os.environ, "RANK": "3", "MUSTER_OUT": str(out), "PYTHONPATH": str(code)}
     command = [sys.executable, "-m", "muster_call", "name"]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    return done.returncode, json.loads((out / name_of(3)).read_text()), done.stderr
+    return done.returncode, json.loads((out / name_of(3, attempt)).read_text()), done.stderr
 
 
 def test_a_rank_writes_the_value_of_the_function(tmp_path: Path) -> None:
@@ -247,7 +250,7 @@ def values(result: JobResult) -> list[Any]:
 def test_the_exception_of_the_first_failure_is_raised(result: JobResult) -> None:
     for rank in (0, 1):
         error = {"type": "ValueError", "text": f"of {rank}\x1b[2J", "traceback": "Traceback ..."}
-        (result.folder / name_of(rank)).write_text(json.dumps({"error": error}))
+        (result.folder / name_of(rank, 0)).write_text(json.dumps({"error": error}))
     with pytest.raises(RankError) as caught:
         values(result)
     assert (caught.value.rank, caught.value.host, caught.value.type_name) == (1, "node1", "ValueError")
@@ -263,11 +266,42 @@ def test_a_failure_without_an_exception_is_the_verdict(result: JobResult) -> Non
         values(result)
 
 
+def test_a_value_of_an_earlier_attempt_is_not_that_of_a_restart(
+    tmp_path: Path, result: JobResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_RESTART", "0")
+    called(tmp_path, lambda: 1)
+    (tmp_path / "out" / name_of(3, 0)).rename(tmp_path / name_of(3, 0))
+    monkeypatch.setenv("MUSTER_RESTART", "2")
+    with pytest.raises(JobError, match=r"^FAILED  rank 1$"):
+        functions._value(dataclasses.replace(result, attempt=2), 3)
+    shutil.rmtree(tmp_path / "lib")
+    _, record, _ = called(tmp_path, lambda: 5, attempt=2)
+    assert record == {"value": 5}
+
+
+def test_a_failure_without_a_verdict_is_its_reason(result: JobResult) -> None:
+    (result.folder / "verdict.txt").unlink()  # the disk was full
+    with pytest.raises(JobError, match=r"^j: x␛\[2J \(no verdict here: .*verdict\.txt"):
+        values(result)
+
+
+def test_output_that_the_program_cannot_show_is_still_read() -> None:
+    class Screen(io.StringIO):
+        def write(self, text: str) -> int:
+            raise RuntimeError(text)
+
+    reader, writer = os.pipe()
+    functions._thread(partial(functions._copy, os.fdopen(reader, "rb"), Screen()))
+    with os.fdopen(writer, "wb", buffering=0) as output:
+        assert output.write(bytes(1 << 20)) == 1 << 20  # more than a pipe holds
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "7", "[" * 9999, '{"error": [1]}', '{"error": {"type": "x"}}']
 )
 def test_a_record_that_a_host_has_made_up_is_an_error(result: JobResult, text: str) -> None:
-    (result.folder / name_of(1)).write_text(text)
+    (result.folder / name_of(1, 0)).write_text(text)
     with pytest.raises(MusterError, match=r"not the value of a rank|FAILED"):
         values(result)
 

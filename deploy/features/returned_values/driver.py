@@ -18,27 +18,29 @@ PYTHON = f"{CALL}_python"
 MOST_RETURNED = 1 << 24  # bytes of the value of one rank
 
 
-def name_of(rank: int) -> str:
+def name_of(rank: int, attempt: int) -> str:
     """The file of a rank, in the folder of a run and in $MUSTER_OUT (in_rank/muster_call.py)."""
-    return f"returned/rank-{rank}.json"
+    return f"returned/rank-{rank}-{attempt}.json"
 
 
 class ReturnedValues(Feature):
     """Fetches the files of an attempt into the folder of its run. A missing one is an error of its reader."""
 
+    def __init__(self) -> None:
+        self._sizes = defaultdict[str, dict[str, int]](dict)  # of all attempts, by host
+
     def fetch(self, attempt: Attempt) -> None:
         """Fetch them from all hosts at once."""
         if attempt.plan.spec.program.module != CALL:
             return
-        ranks, cluster = defaultdict[str, list[int]](list), attempt.cluster
+        names, cluster = defaultdict[str, list[str]](list), attempt.cluster
         for placed in attempt.plan.ranks:
-            ranks[placed.host].append(placed.rank)
-
+            names[placed.host].append(name_of(placed.rank, attempt.plan.spec.attempt))
         outs = {host.host.name: JobPaths(host.folder).out for host in attempt.plan.hosts}
 
         def fetch(host: str) -> None:
-            channel, sizes = cluster.channels[host], dict[str, int]()
-            for name in map(name_of, ranks[host]):
+            channel, sizes = cluster.channels[host], self._sizes[host]
+            for name in names[host]:
                 path = f"{outs[host]}/{name}"
                 with contextlib.suppress(MusterError):
                     if content := fetched(channel, path, ALL_SECONDS, MOST_RETURNED):
@@ -47,4 +49,4 @@ class ReturnedValues(Feature):
             if not attempt.folder.problem:  # then muster clean may remove what has this size there
                 attempt.folder.record_on(channel, f"../fetched.returned.{host}.json", sizes)
 
-        on_every([host for host in ranks if host in cluster.channels], fetch, interrupted=cluster.close)
+        on_every([host for host in names if host in cluster.channels], fetch, interrupted=cluster.close)

@@ -18,8 +18,6 @@ from importlib import import_module
 from typing import Any
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "muster_call_data")
-RETURNED = "returned"
-"""The folder in $MUSTER_OUT for the results: rank-3.json."""
 MOST_TRACE = 1 << 16
 """Characters of a traceback that are kept: its end."""
 
@@ -31,7 +29,9 @@ def main() -> None:
     sys.path.remove(DATA)
     sys.argv[1:] = []
     try:
-        value = _call(cloudpickle)
+        with open(os.path.join(DATA, "call.pickle"), "rb") as file:
+            function, arguments = cloudpickle.load(file)
+        value = function(*arguments)
         try:
             result = plain.encoded(value)
         except (TypeError, RecursionError) as error:
@@ -43,12 +43,6 @@ def main() -> None:
         _write({"error": _described(error)})
         raise
     _write({"value": result})
-
-
-def _call(cloudpickle: Any) -> Any:
-    with open(os.path.join(DATA, "call.pickle"), "rb") as file:
-        function, arguments = cloudpickle.load(file)
-    return function(*arguments)
 
 
 def _described(error: BaseException) -> dict[str, str]:
@@ -66,9 +60,10 @@ def _described(error: BaseException) -> dict[str, str]:
 
 
 def _write(record: dict[str, Any]) -> None:
-    folder = os.path.join(os.environ["MUSTER_OUT"], RETURNED)
+    folder = os.path.join(os.environ["MUSTER_OUT"], "returned")
     os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, "rank-{}.json".format(os.environ["RANK"]))
+    rank, attempt = os.environ["RANK"], os.environ.get("MUSTER_RESTART", "0")
+    path = os.path.join(folder, f"rank-{rank}-{attempt}.json")
     with open(path + ".new", "w", encoding="utf-8") as file:
         json.dump(record, file)
     os.replace(path + ".new", path)
