@@ -6,9 +6,11 @@ import fcntl
 import hashlib
 import json
 import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -16,6 +18,7 @@ from muster.deploy.core.wire.frames import Frame
 from muster.deploy.core.wire.job_folders import JobFolders
 from muster.deploy.core.wire.store import Store
 from muster.deploy.features.clean.on_host.cleanup import FRESH_SECONDS, Cleaning
+from muster.deploy.features.detach.on_host import Detaching
 
 LONG_AGO = time.time() - 2 * FRESH_SECONDS
 
@@ -209,3 +212,27 @@ def test_hosts_that_share_a_home_may_clean_at_once(tmp_path: Path) -> None:
     assert sorted(name for one in found for name in one["removed"]) == names
     assert list((tmp_path / "jobs").iterdir()) == []
     assert not (tmp_path / "gone").exists()
+
+
+DRIVER = """
+import json, os, signal, sys
+sys.stdin.read()
+if os.fork():
+    os._exit(0)
+print(json.dumps({"pid": os.getpid()}), flush=True)
+signal.pause()
+"""
+
+
+def test_the_folder_of_a_detached_job_stays_while_its_driver_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it makes the run, the driver may connect, install packages or fetch an image for long."""
+    monkeypatch.setattr("muster.deploy.features.detach.on_host.START", DRIVER)
+    reports, name = SimpleQueue[Frame](), "20261120-120000-abcd"
+    Detaching(tmp_path, reports.put).do_detach({"name": name, "code": [], "job": {}}, b"")
+    driver = reports.get(timeout=60.0)["pid"]
+    try:
+        assert clean(tmp_path, older=-1)["kept"] == [name]
+    finally:
+        os.kill(driver, signal.SIGKILL)

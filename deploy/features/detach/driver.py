@@ -31,8 +31,6 @@ class Detached(Report, event="detached"):
 
 
 DETACH = Request("detach", Nothing)
-
-
 PYTHON = (3, 10)
 
 
@@ -43,7 +41,9 @@ def detach(spec: LaunchSpec, cluster: Cluster, progress: Progress) -> str:
     Then nothing runs.
     """
     head = cluster.hosts[0].name
-    _require_python(head, cluster.facts[head].python)
+    if tuple(map(int, (version := cluster.facts[head].python).split(".")[:2])) < PYTHON:
+        reason = f"Python {version}; the driver of a detached job needs 3.10 or newer"
+        raise UnfitError([(head, f"{reason}; name another with --python")])
     code = own_code()
     progress.stage(stage := DeliveryStage())
     trees = [Contents(tree) for tree in (spec.tree, spec.library, code)]
@@ -54,12 +54,6 @@ def detach(spec: LaunchSpec, cluster: Cluster, progress: Progress) -> str:
     progress.stage(f"waiting until the driver on {head} has started the job")
     cluster.channels[head].ask(DETACH, name=spec.job, code=code.listing(), job=spec.as_json())
     return _await_report(cluster)
-
-
-def _require_python(head: str, version: str) -> None:
-    if tuple(map(int, version.split(".")[:2])) < PYTHON:
-        reason = f"Python {version}; the driver of a detached job needs 3.10 or newer"
-        raise UnfitError([(head, f"{reason}; name another with --python")])
 
 
 def _await_report(cluster: Cluster) -> str:

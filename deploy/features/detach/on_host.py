@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -27,13 +28,16 @@ class Detaching:
 
     def __init__(self, muster_root: Path, send: Callable[[Frame], None]) -> None:
         self._paths, self.send = MusterPaths(str(muster_root)), send
-        self.store = Store(Path(self._paths.store))
 
     def do_detach(self, request: Frame, payload: bytes) -> Frame:
         """Start a driver, which reads the job from its stdin: the job's environment may hold secrets."""
         paths = self._paths.job(request["name"])
         make_private(*map(Path, (self._paths.root, self._paths.jobs, paths.folder, paths.run)))
-        self.store.check_out(request["code"], Path(paths.driver))
+        # Held by the driver from its start on. It may connect or install packages for long before it makes
+        # the run, and `muster clean` must not take the folder for that of a job that is over.
+        lock = os.open(paths.lock("start"), os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        Store(Path(self._paths.store)).check_out(request["code"], Path(paths.driver))
         with open(os.path.join(paths.run, "driver.log"), "ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-c", START, paths.driver, paths.folder],
@@ -42,7 +46,9 @@ class Detaching:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
+                pass_fds=(lock,),
             )
+        os.close(lock)
         threading.Thread(target=self._converse, args=(process, request["job"], paths), daemon=True).start()
         return {}
 
