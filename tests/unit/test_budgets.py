@@ -43,7 +43,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/returned_values": 202,
     "deploy/features/samples": 969,
     "deploy/features/setup": 287,
-    "deploy/features/slurm": 1_578,
+    "deploy/features/slurm": 1_577,
     "deploy/features/spares": 36,
     "deploy/features/top": 1_858,
     "deploy/features/why": 5_540,

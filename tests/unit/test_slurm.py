@@ -95,6 +95,7 @@ def test_without_tasks_slots_are_the_gpus_that_slurm_gave_and_steps_name_them(
         ({}, "SLURM_JOB_ID is not set"),
         ({"SLURM_JOB_ID": "1; rm"}, "SLURM_JOB_ID is not set"),
         ({"SLURM_JOB_ID": "12"}, "0 hosts in SLURM_JOB_NODELIST"),
+        ({**THREE, "SLURM_HET_SIZE": "2"}, "12 is a heterogeneous job"),
         ({**THREE, "SLURM_TASKS_PER_NODE": "2(x2)"}, "does not fit its 3 hosts"),
         ({**THREE, "SLURM_TASKS_PER_NODE": "2(x"}, "does not fit its 3 hosts"),
         ({**THREE, "SLURM_TASKS_PER_NODE": "0(x3)"}, "does not fit its 3 hosts"),

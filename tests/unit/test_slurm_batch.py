@@ -203,7 +203,6 @@ def test_a_value_that_slurm_did_not_pass_on_is_named(job: LaunchSpec) -> None:
     [
         ('echo "sbatch: error: invalid partition specified: gpu" >&2; exit 1', "invalid partition specified"),
         ("exit 4", "sbatch ended with status 4"),
-        ("true", "sbatch ended with status 0"),
     ],
 )
 def test_what_sbatch_refuses_is_quoted_and_leaves_no_folder(
@@ -243,14 +242,37 @@ def test_a_job_that_cannot_be_marked_is_taken_back(
     assert not made.folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("sbatch", "said"),
+    [("exec sleep 60", "sbatch: no answer"), ("echo submitted", r"no number of a job, but 'submitted\\n'")],
+)
 def test_a_job_that_sbatch_may_have_handed_over_is_taken_back(
-    slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm: Callable[..., None],
+    job: LaunchSpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sbatch: str,
+    said: str,
 ) -> None:
-    monkeypatch.setattr(batch, "SECONDS", 0.05)
-    slurm(sbatch="exec sleep 60", scancel=f'echo "$@" >>{tmp_path}/cancelled')
-    with pytest.raises(MusterError, match="sbatch: no answer"):
+    monkeypatch.setattr(batch, "SECONDS", 0.05 if "sleep" in sbatch else 60.0)
+    slurm(sbatch=sbatch, scancel=f'echo "$@" >>{tmp_path}/cancelled')
+    with pytest.raises(MusterError, match=said):
         submit(job, batch_of(job, [], tmp_path / "runs"), dict(os.environ))
     assert (tmp_path / "cancelled").read_text() == f"--me --name=muster-{NAME}\n"
+
+
+def test_an_interrupt_after_the_submission_takes_the_job_back(
+    slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(number: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batch, "why_waits", interrupted)
+    slurm(sbatch="echo a site may print; echo '17;cluster'", scancel=f'echo "$@" >>{tmp_path}/cancelled')
+    with pytest.raises(KeyboardInterrupt):
+        submit(job, made := batch_of(job, [], tmp_path / "runs"), dict(os.environ))
+    assert (tmp_path / "cancelled").read_text() == "17\n"
+    assert not made.folder.exists()
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,8 @@ def allocation_of(
         raise UsageError(
             'no allocation of Slurm here: SLURM_JOB_ID is not set; ask for one: --slurm "-N 2 -t 60"'
         )
+    if "SLURM_HET_SIZE" in variables:  # its variables describe the first component alone
+        raise UsageError(f"Slurm's allocation {job} is a heterogeneous job, which is not supported")
     names = expand(variables.get("SLURM_JOB_NODELIST", ""))
     if not 1 <= len(names) <= MAX_HOSTS:
         raise UsageError(f"Slurm's allocation {job}: {len(names)} hosts in SLURM_JOB_NODELIST")

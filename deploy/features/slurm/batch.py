@@ -71,12 +71,12 @@ class Batch(NamedTuple):
         arguments = shlex.join(["-I", "-c", _START, str(driver), str(self.folder)])
         here, result = (shlex.quote(str(path)) for path in (driver, self.folder / "result.json"))
         over = f"{self.folder}: this job is over, so Slurm's next start of it does nothing; launch it again"
-        unseen = f"{self.folder}: not on $(hostname); give a --runs that login node and nodes share"
+        unseen = '"not on $(hostname); give a --runs that login node and nodes share"'
         return (
             "#!/bin/sh\n"
             f"# The driver of Muster's job {self.folder.name}, on the first node of its allocation.\n"
-            f"[ -d {here} ] || [ ! -e {result} ] || {{ echo {_in_double_quotes(over)} >&2; exit 3; }}\n"
-            f"[ -d {here} ] || {{ echo {_in_double_quotes(unseen)} >&2; exit 3; }}\n"
+            f"[ -d {here} ] || [ ! -e {result} ] || {{ echo {shlex.quote(over)} >&2; exit 3; }}\n"
+            f"[ -d {here} ] || {{ echo {shlex.quote(f'{self.folder}:')} {unseen} >&2; exit 3; }}\n"
             f"exec {quoted(from_home(self.python))} {arguments}\n"
         )
 
@@ -93,7 +93,7 @@ def submit(spec: LaunchSpec, batch: Batch, environ: Mapping[str, str]) -> str:
     """Make the run's folder and submit the job; returns Slurm's number of it.
 
     `UsageError` quotes sbatch if it refuses the job, or names a limit above which the job would wait forever.
-    Then the folder is removed.
+    Then, and after an interrupt, the folder is removed and Slurm's job cancelled.
     """
     try:
         (batch.folder / BATCH).mkdir(parents=True)
@@ -105,9 +105,8 @@ def submit(spec: LaunchSpec, batch: Batch, environ: Mapping[str, str]) -> str:
         undo.callback(shutil.rmtree, batch.folder, ignore_errors=True)
         try:
             _prepare(spec, batch)
-            number = _submit(batch, {**environ, **secrets(spec)})
+            number = _submit(batch, {**environ, **secrets(spec)}, undo)
             if why := why_waits(number):
-                ask("scancel", number)
                 raise UsageError(f"--slurm {' '.join(batch.options)!r}: Slurm never gives hosts: {why}")
         except OSError as error:
             raise MusterError(f"cannot make the run's folder: {explain(error)}") from None
@@ -115,20 +114,23 @@ def submit(spec: LaunchSpec, batch: Batch, environ: Mapping[str, str]) -> str:
     return number
 
 
-def _submit(batch: Batch, environ: Mapping[str, str]) -> str:
-    """Run sbatch, and record Slurm's number. If that fails, cancel the job that Slurm may have."""
-    job: tuple[str, ...] = ("--me", f"--name={batch.job_name}")
+def _submit(batch: Batch, environ: Mapping[str, str], undo: contextlib.ExitStack) -> str:
+    """Run sbatch, and record Slurm's number. `undo` gets the end of the job that Slurm may have."""
     try:
         number = _sbatch(batch, environ)
-        job = (number,)
-        write_mark(batch.folder, number, batch.command, requeue=REQUEUE in batch.options, python=batch.python)
     except UsageError:  # sbatch has refused it
         raise
     except BaseException:
-        with contextlib.suppress(MusterError):
-            ask("scancel", *job)
+        undo.callback(_cancel, "--me", f"--name={batch.job_name}")
         raise
+    undo.callback(_cancel, number)
+    write_mark(batch.folder, number, batch.command, requeue=REQUEUE in batch.options, python=batch.python)
     return number
+
+
+def _cancel(*job: str) -> None:
+    with contextlib.suppress(MusterError):
+        ask("scancel", *job)
 
 
 def secrets(spec: LaunchSpec) -> dict[str, str]:
@@ -197,15 +199,10 @@ def _store(tree: Tree, store: Store) -> Tree:
 
 def _sbatch(batch: Batch, environ: Mapping[str, str]) -> str:
     done = run(batch.command, environ, 4 * SECONDS)
-    number = done.stdout.strip().partition(";")[0]
-    if done.returncode or not number.isdecimal():
+    if done.returncode:
         why = error_of(done.stderr.splitlines()) or f"sbatch ended with status {done.returncode}"
         raise UsageError(f"--slurm {' '.join(batch.options)!r}: {why}")
+    number = done.stdout.strip().rpartition("\n")[2].partition(";")[0]  # a wrapper may print before it
+    if not number.isdecimal():
+        raise MusterError(f"sbatch: it printed no number of a job, but {done.stdout[-200:]!r}")
     return number
-
-
-def _in_double_quotes(text: str) -> str:
-    """The text in double quotes for a shell, in which only `$(hostname)` is special."""
-    for special in ("\\", '"', "`", "$"):
-        text = text.replace(special, f"\\{special}")
-    return '"' + text.replace("\\$(hostname)", "$(hostname)") + '"'
