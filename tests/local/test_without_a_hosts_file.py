@@ -57,8 +57,7 @@ def test_commands_find_the_job_of_a_launch_without_a_hosts_file(project: Project
             f"stop {found[1]}": "stopped",
         }.items():
             done = muster(project, *command.split())
-            stands_still = command == "why"  # the ranks sleep
-            assert (done.returncode, expected in done.stdout) == (int(stands_still), True), (command, done)
+            assert (done.returncode, expected in done.stdout) == (0, True), (command, done)
         driver.communicate()
     cleaned = muster(project, "clean", "--older-than", "0")
     assert (cleaned.returncode, cleaned.stdout.startswith("localhost: 1 job removed")) == (0, True), cleaned

@@ -1,4 +1,4 @@
-"""What an agent knows of its ranks: whether they move, whether memory ran out, where they are."""
+"""What an agent knows of its ranks: whether memory ran out, where they are."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,41 +17,8 @@ from muster.deploy.core.agent import ranks as ranks_here
 from muster.deploy.core.agent.ranks import Ranks, memory_limit
 from muster.deploy.features.why.on_host import evidence
 from muster.deploy.features.why.on_host.evidence import take_stacks
-from tests.waiting import wait_until
 
 PY_SPY = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or "py-spy"
-# A wrapper with a program below it, which computes or sleeps.
-WRAPPER = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
-
-
-@pytest.fixture(params=["while True: pass", "import time; time.sleep(60)"], ids=["busy", "idle"])
-def wrapper(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
-    program = f"print('here', flush=True)\n{request.param}"  # only then Python itself has started
-    command = [sys.executable, "-c", WRAPPER, program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
-        assert process.stdout and process.stdout.readline() == b"here\n"
-        yield process
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def test_a_rank_that_computes_uses_processor_time(
-    wrapper: subprocess.Popen[bytes], request: pytest.FixtureRequest
-) -> None:
-    ranks = Ranks()
-    ranks.started(3, wrapper.pid)
-    before = ranks.processor_seconds()[3]
-    if "busy" in request.node.name:
-        wait_until(lambda: ranks.processor_seconds()[3] - before > 0.05, "some use of the processor")
-    else:
-        time.sleep(0.5)
-        assert ranks.processor_seconds()[3] - before <= 0.05
-
-
-def test_a_rank_that_has_ended_uses_none() -> None:
-    ranks = Ranks()
-    ranks.started(0, os.getpid())
-    ranks.ended(0, {"code": 0})
-    assert ranks.processor_seconds() == {}
 
 
 def test_a_kill_by_the_kernel_explains_one_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -330,9 +330,7 @@ def test_the_evidence_of_many_ranks_fits_into_one_answer(tmp_path: Path) -> None
         ring.begin(group, what % (b"x" * 40))
     for number in range(1, ranks):
         (tmp_path / f"ring-{number}").hardlink_to(tmp_path / "ring-0")
-    known: Any = SimpleNamespace(
-        processor_seconds=dict, programs=dict, ends={number: {"code": 1} for number in range(ranks)}
-    )
+    known: Any = SimpleNamespace(programs=dict, ends={number: {"code": 1} for number in range(ranks)})
     line = json.dumps(collect("", known, str(tmp_path), "", recorded=True, gpus={}))
     assert len(line) < MOST_LINE
     assert line.count(":") < MOST_VALUES

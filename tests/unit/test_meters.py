@@ -210,7 +210,7 @@ def test_a_rank_that_has_ended_is_left_out() -> None:
 
 
 def test_a_process_that_is_only_found_late_does_not_look_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = {"faults": 0, "ticks": 50_000, "child_ticks": 0, "threads": 1, "start": 100, "memory": 1}
+    counts = {"faults": 0, "ticks": 50_000, "threads": 1, "start": 100, "memory": 1}
     old = rank_meter.ProcessUse(ProcessStat("R", parent=1, **counts), read=9, written=9)
     meter = RankMeter()
     monkeypatch.setattr(rank_meter, "children_of", lambda wrapper: [8])

@@ -26,7 +26,6 @@ from muster.deploy.features.why.messages import (
     StackLine,
 )
 from muster.deploy.features.why.positions import Rank
-from muster.deploy.features.why.stall import stand_still
 from tests.hangs.capture import RECORDS, judge, records_of
 from tests.hangs.table import HANGS
 
@@ -131,15 +130,6 @@ def test_a_rank_that_waits_for_its_gpu_is_told_with_what_the_gpu_does(
     where = f"waits for its GPU, in step (train.py:9){state}"
     assert verdict.cause == f"rank 3 on node4 has not come: it {where}, 42 s"
     assert ("GPU 3 100 % busy, 7 GiB of 80 GiB" in verdict.evidence[-1]) is (BUSY_GPU in gpus)
-
-
-def test_a_rank_whose_gpu_computes_does_not_stand_still() -> None:
-    """As with a blocking wait for a long kernel: the processor is idle, and the stack is the same."""
-    still: dict[str, Any] = {"frames": SYNCHRONIZES, "process": ProcessState(7, "S", ran=5.0)}
-    before = [rank(0, came=False, **still)]
-    still["now"] = NOW + 10.0
-    assert stand_still(before, [rank(0, came=False, **still)])
-    assert not stand_still(before, [rank(0, came=False, **still, gpus=(BUSY_GPU,))])
 
 
 FATES: dict[str, dict[str, Any]] = {
@@ -584,38 +574,6 @@ def test_the_only_process_that_a_rank_waits_for_is_named() -> None:
     two = replace(one, children=(*one.children, Child(9, "sleep 1")))
     assert "process 8" not in of_last(process=two, frames=waits).cause
     assert "process 8" not in of_last(process=one).cause
-
-
-STILL = {"entries": (), "groups": (), "missing": "no record"}
-
-
-def moved(**changes: Any) -> Rank:
-    """A rank without a record, 10 s later."""
-    return rank(0, **{**STILL, "now": NOW + 10, "frames": READS, **changes})
-
-
-MOVES: dict[str, dict[str, Any]] = {
-    "it is at another line": {"frames": (READS[0], READS[1]._replace(line=41))},
-    "it, or a process below it, computes": {"process": ProcessState(7, "S", ran=1.0)},
-    "it is another process": {"process": ProcessState(8, "S")},
-    "its stack cannot be read": {"frames": ()},
-    "it is gone": {"process": None, "end": End(0)},
-}
-
-
-@pytest.mark.parametrize("how", MOVES)
-def test_a_rank_without_a_record_that_moves_does_not_stand_still(how: str) -> None:
-    before = [moved(now=NOW)]
-    assert stand_still(before, [moved()])
-    assert not stand_still(before, [moved(**MOVES[how])])
-
-
-def test_ranks_without_a_record_that_stand_still_hang() -> None:
-    assert not stand_still([], [])
-    verdict = explain([moved()], still=10.0)
-    assert (verdict.kind, verdict.hang, verdict.seconds) == ("stacks", True, 10.0)
-    assert verdict.cause.endswith("; no rank has moved for 10 s")
-    assert not explain([moved()]).hang
 
 
 DOING: dict[str, tuple[StackLine, ...]] = {

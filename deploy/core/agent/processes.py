@@ -41,8 +41,6 @@ class ProcessStat(NamedTuple):
     """Major page faults: pages that came from the disk."""
     ticks: int
     """Of processor time."""
-    child_ticks: int
-    """Of children that it has waited for."""
     threads: int
     start: int
     memory: int
@@ -60,13 +58,12 @@ def read_stat(pid: int | str) -> ProcessStat | None:
     threads, ended = int(fields[17]), fields[0] in ("Z", "X")
     if ended and threads <= 1:  # the one that has ended counts
         return None
-    user, system, child_user, child_system = map(int, fields[11:15])
+    user, system = map(int, fields[11:13])
     return ProcessStat(
         state="S" if ended else fields[0],
         parent=int(fields[1]),
         faults=int(fields[9]),
         ticks=user + system,
-        child_ticks=child_user + child_system,
         threads=threads,
         start=int(fields[19]),
         memory=int(fields[21]) * PAGE,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from ..wire.frames import Frame
 from .cgroups import group_files
-from .processes import SECONDS_PER_TICK, ProcessStat, below, peek, process_table
+from .processes import ProcessStat, peek, process_table
 
 # Linux writes "no limit" as the largest number of pages that it can count.
 NO_LIMIT = 1 << 60
@@ -89,15 +89,6 @@ class Ranks:
             rank: (pid, table[pid].state)
             for rank, wrapper in list(self._wrappers.items())
             for pid in [pid for pid, stat in table.items() if stat.parent == wrapper][:1]
-        }
-
-    def processor_seconds(self) -> dict[int, float]:
-        """The processor time of all processes of each rank."""
-        table = process_table()
-        return {
-            rank: sum(stat.ticks + stat.child_ticks for stat in stats) * SECONDS_PER_TICK
-            for rank, wrapper in list(self._wrappers.items())
-            if (stats := [table[pid] for pid in [wrapper, *below(wrapper, table)] if pid in table])
         }
 
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ...cli.command import Exit
 from ...cli.running_job import exit_if_silent, no_rank, running
 from ...cli.shared import EXCLUDE, INCLUDE, JSON, RunningJobOptions, write_json
-from ...core.connect.channel import Channel
 from ...core.errors import UnfitError
 from ...core.plan.flags import flag
 from ...core.text.terminal import harmless_lines
 from .diagnosis import gather_stacks
 from .gather import gather, with_missing
-from .hang_verdict import LONG_WITHOUT_HISTORY, HangVerdict, explain
+from .hang_verdict import explain
 from .kernel import kernel_lines, kernel_messages
-from .messages import late_of
-from .positions import Rank
-from .stall import stand_still
+from .messages import late_of, stall_of
 from .stragglers import lines
 
 
@@ -48,8 +44,8 @@ class Why(RunningJobOptions):
     """Explain a hang or a slow job: which ranks wait in what, and for whom.
 
     It names the collective with its size and line, the rank that is late to it, and the likely cause. With
-    --no-record, or without torch.distributed, it compares the stacks and processes of the ranks twice within
-    10 s. Ends with 1 if the job hangs, and with 3 if a host does not answer.
+    --no-record, or without torch.distributed, it has only the stacks and processes of the ranks. Ends with 1
+    if the job hangs, and with 3 if a host does not answer.
     """
 
     json: bool = flag(False, JSON)
@@ -63,9 +59,7 @@ class Why(RunningJobOptions):
             if not ranks and not silent:
                 raise Exit(no_rank(state), UnfitError.exit_status)
             ranks = with_missing(ranks, state.hosts_by_rank, silent)
-            verdict = explain(ranks)
-            if verdict.kind == "stacks" and not verdict.hang:
-                verdict = _seen_twice(name, channels, ranks) or verdict
+            verdict = explain(ranks, stalled=stall_of(state.recorded) is not None)
             right = not verdict.hang and verdict.kind != "different"
             late = late_of(state.recorded) if right else []
             kernel, unread = kernel_messages(channels, state.started) if verdict.hang else ([], {})
@@ -86,12 +80,3 @@ class Why(RunningJobOptions):
         exit_if_silent(silent)
         if verdict.hang:
             raise Exit(code=1)
-
-
-def _seen_twice(job: str, channels: Mapping[str, Channel], before: Sequence[Rank]) -> HangVerdict | None:
-    """The verdict on ranks without a record that have not moved since `before`; None if one has."""
-    time.sleep(LONG_WITHOUT_HISTORY)
-    ranks, problems = gather(job, channels)
-    if problems or not stand_still(before, ranks):
-        return None
-    return explain(ranks, still=LONG_WITHOUT_HISTORY)

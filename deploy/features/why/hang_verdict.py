@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Literal
 
@@ -128,18 +128,9 @@ def _same_number(meets: Mapping[int, Meeting]) -> Unmet | None:
     return Unmet(f"several ranks meet under the same number: {', '.join(parts)}")
 
 
-def explain(ranks: Sequence[Rank], *, stalled: bool = False, still: float = 0.0) -> HangVerdict:
-    """The verdict on a job. `stalled`: no rank has made progress for long.
-
-    `still`: for so many seconds no rank has moved, by their stacks and processor time.
-    """
-    verdict = HangExplanation(ranks, stalled=stalled or still > 0).verdict()
-    if not still:
-        return verdict
-    moved = f"; no rank has moved for {still:.0f} s"
-    return replace(
-        verdict, cause=verdict.cause + moved, summary=verdict.summary + moved, seconds=round(still, 3)
-    )
+def explain(ranks: Sequence[Rank], *, stalled: bool = False) -> HangVerdict:
+    """The verdict on a job. `stalled`: no rank has made progress for long."""
+    return HangExplanation(ranks, stalled=stalled).verdict()
 
 
 def explain_crash(ranks: Sequence[Rank]) -> HangVerdict | None:

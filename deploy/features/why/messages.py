@@ -66,8 +66,6 @@ class ProcessState:
     state: Annotated[str, AtMost(1)]
     waits_in: _Where = ""
     busy: _Rate = 0.0
-    ran: Seconds = 0.0
-    """Processor time of it and of all processes below it."""
     faults: _Rate = 0.0
     resident: Bytes = 0
     swapped: Bytes = 0

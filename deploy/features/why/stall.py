@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ...core.hosts.host_sample import IDLE_SHARE, GpuSample, HostSample, RankSample
-from .messages import Evidence
 from .positions import Rank
 
 UNSURE, TIMES, MOST = 5.0, 3.0, 30.0
@@ -160,24 +159,6 @@ def _gpus_of(entry: RankSample, sample: HostSample, likely: int) -> Sequence[Gpu
     if entry.gpus is not None:
         return [gpu for gpu in sample.gpus if gpu.index in entry.gpus]
     return [gpu for gpu in sample.gpus if gpu.index == likely] or sample.gpus
-
-
-def stand_still(before: Sequence[Rank], after: Sequence[Rank]) -> bool:
-    """Whether no rank has moved between two looks: the same stack, and idle with all its processes.
-
-    For ranks without a record, whose waits are unknown.
-    """
-    earlier = {rank.number: rank.evidence for rank in before}
-    return bool(after) and all(_is_still(earlier.get(rank.number), rank.evidence) for rank in after)
-
-
-def _is_still(before: Evidence | None, after: Evidence | None) -> bool:
-    if not (before and after and before.process and after.process and after.frames):
-        return False
-    same = before.process.pid == after.process.pid and before.frames == after.frames
-    if any((gpu.utilisation or 0.0) >= IDLE_GPU for gpu in after.gpus):
-        return False  # it may wait for a kernel that computes
-    return same and after.process.ran - before.process.ran < IDLE_SHARE * (after.now - before.now)
 
 
 def own_loop(rank: Rank) -> str:

@@ -217,12 +217,11 @@ def _processes(
     before: Mapping[int, tuple[ProcessStat | None, float]],
 ) -> dict[int, Frame]:
     """The process of each rank, with its children and the file for whose lock it waits."""
-    used, pids = ranks.processor_seconds(), {rank: pid for rank, (pid, _) in programs.items()}
+    pids = {rank: pid for rank, (pid, _) in programs.items()}
     below, ranks_of = children(pids), {pid: rank for rank, pid in pids.items()}
     return {
         rank: {
             **_process(pid, state, before[rank]),
-            "ran": used.get(rank, 0.0),
             "file_lock": file_lock(pid, ranks_of),
             "children": below.get(rank, []),
         }
