@@ -17,6 +17,7 @@ REMOVED: Mapping[str, str] = {
     "launch --events": "use `tail -F runs/JOB/events.jsonl`",
     "launch --metrics": "use node_exporter, the GPU vendor's exporter and `runs/JOB/events.jsonl`",
     "top --metrics": "use node_exporter and the GPU vendor's exporter",
+    **dict.fromkeys(("top --include", "top --exclude"), "use `muster free` and `muster run -- uptime`"),
     "check --html": "use its text or `--json`; `bench links --html` writes heat maps",
     **dict.fromkeys(
         (f"bench collectives --{name}" for name in ("op", "root", "check", "stepbytes")),
@@ -26,8 +27,7 @@ REMOVED: Mapping[str, str] = {
     "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",
     "check --bisect": "use `check --bench`, which measures every link and host",
     "data pull": "use `muster get --include HOST '~/.muster/data/NAME' FOLDER`",
-    "data push --most": CURL,
-    "data push --sha256": CURL,
+    **dict.fromkeys(("data push --most", "data push --sha256"), CURL),
     "hosts add": "write a line such as `node1 slots=8` for each host; `launch --slots gpus` counts GPUs",
     "hosts scan": "use `check`, which shows slots, cores and GPUs of each host",
     "launch --gate": "use `check --bench` before a launch, and `hosts drain` for a slow host",

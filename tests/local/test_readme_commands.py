@@ -120,7 +120,6 @@ HARMLESS = (
     "run -- df",
     "run -- ps",
     "status",
-    "top --hosts",
 )
 ON_PAGES = sorted(
     {

@@ -78,17 +78,10 @@ def test_a_job_is_seen_through_a_restart_and_leaves_its_samples(
     over = figures(project, folder.name)
     assert over["state"] == "done" and over["hosts"][0]["note"] in {None, "overloaded"}
     assert "attempt 1" in project.muster("top", folder.name, "--once").stdout
-
-
-def test_hosts_without_a_job_are_watched_too(project: Project) -> None:
-    known = figures(project, "--hosts", "hosts.txt")
-    assert [host["name"] for host in known["hosts"]] == ["localhost"]
-    assert known["hosts"][0]["sample"]["cpu"] is not None
-    assert known["job"] is None
+    no_terminal = project.muster("top", folder.name)
+    assert (no_terminal.returncode, "top needs a terminal" in no_terminal.stderr) == (2, True)
 
 
 def test_what_cannot_be_watched_is_said(project: Project) -> None:
     none = project.muster("top")
     assert (none.returncode, " runs here" in none.stderr) == (2, True)
-    no_terminal = project.muster("top", "--hosts", "hosts.txt")
-    assert (no_terminal.returncode, "top needs a terminal" in no_terminal.stderr) == (2, True)

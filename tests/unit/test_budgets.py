@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 MOST: Mapping[str, int] = {
     "deploy/api": 655,
     "deploy/cli": 3_881,
-    "deploy/core/agent": 3_904,
+    "deploy/core/agent": 3_892,
     "deploy/core/connect": 3_189,
     "deploy/core/content": 580,
     "deploy/core/hosts": 997,
@@ -24,7 +24,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/bench": 2_076,
     "deploy/features/check": 1_702,
     "deploy/features/clean": 376,
-    "deploy/features/containers": 1_242,
+    "deploy/features/containers": 1_241,
     "deploy/features/data": 1_883,
     "deploy/features/detach": 278,
     "deploy/features/eval": 259,
@@ -45,8 +45,8 @@ MOST: Mapping[str, int] = {
     "deploy/features/setup": 287,
     "deploy/features/slurm": 1_577,
     "deploy/features/spares": 36,
-    "deploy/features/top": 1_858,
-    "deploy/features/why": 5_540,
+    "deploy/features/top": 1_625,
+    "deploy/features/why": 5_494,
     "deploy/features/written_files": 138,
     "train": 9_000,
 }

@@ -60,9 +60,6 @@ REFUSED = {
         "--rank 4": "--rank 4: the job has the ranks 0 to 3",
         "--rank=-2": "muster logs: --rank -2: write 0 or more",
     },
-    f"top {RECORD['job']}": {
-        "--include node1": "--include is for hosts without a job: muster top --hosts FILE --include ...",
-    },
     "bench collectives": {
         "-b 2M -e 1M": "--minbytes 2M is above --maxbytes 1M",
         "-b 0": "--minbytes 0: write a number of bytes such as 500M or 8G",
@@ -78,12 +75,6 @@ REFUSED = {
         "word": "word: not an environment name; muster env list has the names",
     },
     "put": {"no.txt": "no.txt: no such file or folder here"},
-    "top --hosts mine.txt --once": {
-        "--runs mine": "--runs mine is for jobs; --hosts without a job shows hosts",
-    },
-    "top --once": {
-        "--exclude node1": "--exclude is for hosts without a job: muster top --hosts FILE --exclude ...",
-    },
 }
 
 

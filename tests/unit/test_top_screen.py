@@ -26,7 +26,7 @@ from muster.deploy.features.top.screen_lines import (
     short_size,
     spark,
 )
-from muster.deploy.features.top.top_history import PrintedText, TopHistory, Unreached
+from muster.deploy.features.top.top_history import PrintedText, TopHistory
 from muster.deploy.features.top.top_screen import Frame, everything, frame
 from tests.unit.records import START, history, host_sample, job
 
@@ -35,7 +35,7 @@ NOW = 101.0
 
 
 def troubled() -> TopHistory:
-    """A job with a host that died, one that cannot be asked, a rank behind and one that is stopped."""
+    """A job with a host that died, one without memory, a rank behind and one that is stopped."""
     seen = history(4, gpus=2)
     for turn in range(10, 16):
         for number in (0, 1, 3):
@@ -43,8 +43,12 @@ def troubled() -> TopHistory:
     stopped = dataclasses.replace(host_sample(3, 16, gpus=2), ranks=(RankSample(6, 0.0, 1 << 30, 3, "T"),))
     seen.take(stopped, NOW)
     seen.take(PrintedText(1, "node0", "epoch 1 step 102 loss 2.5\n"), NOW)
-    seen.take(Unreached("node1", "Connection refused"), NOW)
+    seen.take(full(1, 16, gpus=2), NOW)
     return seen
+
+
+def full(number: int, turn: int, **options: int) -> HostSample:
+    return dataclasses.replace(host_sample(number, turn, **options), memory=250 << 30)
 
 
 def training(hosts: int = 4, ranks_each: int = 2, steps: int = 120) -> TopHistory:
@@ -142,9 +146,9 @@ def test_a_small_screen_has_alarms_the_job_every_troubled_host_a_line_for_the_ra
     None
 ):
     seen = training(40, 8, steps=30)
-    seen.take(Unreached("node17", "Connection refused"), NOW)
+    seen.take(full(17, 20, ranks_each=8), NOW)
     shown = lines_of(seen)
-    assert shown[0] == "! node17: Connection refused"
+    assert shown[0] == "! node17: memory nearly full"
     assert shown[1].startswith("20261122-101500-beef  running")
     assert shown[2].split("%")[1].startswith("  about ") and shown[2].endswith(
         "step 149, loss 1.43, 3.23 steps/s"
@@ -245,19 +249,13 @@ def test_a_driver_that_is_lost_and_a_problem_of_the_source_are_alarms() -> None:
 def test_equal_alarms_are_one_and_only_some_are_shown() -> None:
     seen = history(40)
     for number in range(9, 30):
-        seen.take(Unreached(f"node{number}", "Connection refused"), NOW)
+        seen.take(full(number, 10), NOW)
     for number in range(4):
-        seen.take(Unreached(f"node{number}", f"odd {number}"), NOW)
+        gpu = GpuSample(number, ecc=1)
+        seen.take(dataclasses.replace(host_sample(number, 10), gpus=(gpu,)), NOW)
     shown = lines_of(seen)
-    assert shown[0] == "! node[9-29]: Connection refused"
+    assert shown[0] == "! node[9-29]: memory nearly full"
     assert shown[2] == "! 3 more lines of alarms"
-
-
-def test_a_filter_looks_at_names_notes_and_last_lines() -> None:
-    seen = troubled()
-    assert keys(seen, View(wanted="NODE3")) == ["node3"]
-    assert keys(seen, View(wanted="silent")) == ["node2"]
-    assert keys(seen, View(wanted="step 102", ranks=True)) == ["rank 1"]
 
 
 def test_a_host_in_full_has_its_gpus_and_its_ranks() -> None:
@@ -284,7 +282,6 @@ def test_what_a_host_says_cannot_drive_the_terminal() -> None:
     seen = history(1)
     seen.take(PrintedText(0, "node0", "\x1b[2J\x9b31mred\n"), NOW)
     seen.take(HostSample(START + 30, "no\x1bde", gpus=(GpuSample(0, "\x1b]0;x\x07"),)), NOW)
-    seen.take(Unreached("no\x1bde", "\x1b[2J"), NOW)
     text = plain(seen) + str(screen(seen, 200, 60)) + str(lines_of(seen, view=View(chosen="no\x1bde")))
     assert not {"\x1b", "\x9b", "\x07"} & {*"".join(lines_of(seen, 200, 60)), *plain(seen)}
     assert "\x1b" not in text.replace("\\x1b", "")
@@ -366,9 +363,9 @@ def test_a_restart_forgets_the_ranks_of_the_attempt_before_it() -> None:
 
 
 def test_json_has_the_newest_of_everything() -> None:
-    figures = json.loads(json.dumps(as_json(troubled(), NOW)))
+    figures = json.loads(json.dumps(as_json(troubled(), job(4, 8), NOW)))
     assert [host["note"] for host in figures["hosts"]][::3] == [None, None]
-    assert figures["hosts"][1]["note"] == "Connection refused"
+    assert figures["hosts"][1]["note"] == "memory nearly full"
     assert figures["hosts"][2]["bad"] and figures["hosts"][2]["note"].startswith("silent")
     assert figures["hosts"][0]["sample"]["at"] == START + 30
     assert figures["ranks"][1]["step"] == 102 and figures["ranks"][1]["loss"] == 2.5

@@ -1,32 +1,25 @@
-"""Where the records of `muster top` come from: a run's folder in any state, and hosts without a job."""
+"""Where the records of `muster top` come from: a run's folder in any state."""
 
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from muster.deploy.core.connect.pipe import LostError
-from muster.deploy.core.connect.requests.hosts import HostSampled
 from muster.deploy.core.errors import MusterError
-from muster.deploy.core.hosts.host_sample import SAMPLES, HostSample
+from muster.deploy.core.hosts.host_sample import SAMPLES
 from muster.deploy.core.job.find import LocalRuns, jobs_at
 from muster.deploy.core.wire.job_folders import identity
 from muster.deploy.features.samples.driver import SampleFile
-from muster.deploy.features.top import sources
 from muster.deploy.features.top.notes import Judge
-from muster.deploy.features.top.sources import GrowingFile, HostSource, JobSource, look_of
-from muster.deploy.features.top.top_history import PaceLook, PrintedText, TopHistory, Unreached
+from muster.deploy.features.top.sources import GrowingFile, JobSource, look_of
+from muster.deploy.features.top.top_history import PaceLook, PrintedText, TopHistory
 from muster.deploy.features.why.stragglers import PACE, pace_line
 from tests.unit import paces
 from tests.unit.records import host_sample
 from tests.unit.records import job as job_state
-from tests.waiting import wait_until
 
 EVIL = [
     *(
@@ -126,67 +119,6 @@ def test_a_file_may_grow_byte_by_byte_and_a_line_without_an_end_takes_no_memory(
     assert [*file.lines()] == [b"third"]
     content += b"\nlast\n"
     assert [*file.lines()] == [b"x" * 8, b"last"]
-
-
-class Answers:
-    """A channel whose answers the test gives."""
-
-    def __init__(self) -> None:
-        self.asked: list[Future[Any]] = []
-        self.ended, self.reopened = False, 0
-        self.refusal: MusterError | None = None
-
-    def reopen(self) -> Answers:
-        self.reopened += 1
-        if self.refusal:
-            raise self.refusal
-        return self
-
-    def post(self, request: Any, **words: Any) -> Future[Any]:
-        self.asked.append(Future())
-        return self.asked[-1]
-
-
-def test_hosts_without_a_job_are_asked_again_when_they_have_answered() -> None:
-    slow, quick, lying = Answers(), Answers(), Answers()
-    channels = {"slow": slow, "quick": quick, "lying": lying}
-    cluster: Any = SimpleNamespace(channels=channels, losses=dict, look_at_clocks=lambda: None)
-    source = HostSource(cluster, {"off": MusterError("Connection refused")})
-    assert [*source.begin()] == [Unreached("off", "Connection refused")]
-    quick.asked[0].set_result(HostSampled('{"at": 1, "host": "slow", "cpu": 0.5}'))
-    lying.asked[0].set_result(HostSampled("garbage"))
-    (sample,) = source.look()
-    assert isinstance(sample, HostSample) and (sample.host, sample.cpu) == ("quick", 0.5)
-    slow.asked[0].set_exception(LostError("the connection broke"))
-    assert [*source.look()] == [Unreached("slow", "the connection broke; connecting again")]
-    assert [len(channel.asked) for channel in (slow, quick, lying)] == [1, 2, 2]
-    wait_until(lambda: [*source.look()] or len(slow.asked) == 2, "a new connection")
-    assert slow.reopened == 1
-
-
-def test_a_host_that_cannot_be_connected_to_again_is_left_after_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gone = Answers()
-    gone.refusal = MusterError("no route to host")
-    cluster: Any = SimpleNamespace(channels={"gone": gone}, losses=dict, look_at_clocks=lambda: None)
-    source, said = HostSource(cluster, {}), list[str]()
-    assert [*source.begin()] == []
-    gone.ended = True
-    gone.asked[0].set_exception(LostError("silent for 10 s"))
-
-    def heard() -> str:
-        said.extend(record.why for record in source.look() if isinstance(record, Unreached))
-        return said[-1]
-
-    assert heard() == "silent for 10 s; connecting again"
-    wait_until(lambda: heard() == "no route to host; connecting again", "a refusal")
-    monkeypatch.setattr(sources, "TRY_SECONDS", 0.0)
-    source._until["gone"] = 0.0
-    wait_until(lambda: heard() == "no route to host; start muster top again to connect again", "the end")
-    tried = gone.reopened
-    assert [*source.look()] == []
-    assert (gone.reopened, len(gone.asked)) == (tried, 1)
 
 
 def test_a_recorded_job_gives_the_newest_look_at_its_ranks(tmp_path: Path) -> None:

@@ -16,12 +16,11 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
 from textual.widget import Widget
-from textual.widgets import Input
 
 from ...core.errors import MusterError
 from .head import Moment
 from .screen_lines import View, in_ascii
-from .sources import RecordSource
+from .sources import JobSource
 from .top_history import TopHistory, TopRecord
 from .top_screen import Frame, frame
 
@@ -64,39 +63,34 @@ class TopScreen(Widget, can_focus=True):
 
 
 class TopApp(App[None]):
-    """The application: the screen, the filter, the keys."""
+    """The application: the screen and the keys."""
 
     CSS = """
     * { background: ansi_default; color: ansi_default; }
     TopScreen { height: 1fr; }
-    Input { display: none; dock: bottom; height: 1; border: none; padding: 0; }
-    Input.open { display: block; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit"),
         Binding("ctrl+c", "quit", priority=True),
         Binding("tab,shift+tab", "other", priority=True),
-        Binding("slash", "filter"),
         Binding("enter", "choose"),
         Binding("escape", "leave", priority=True),
-        Binding("question_mark,h", "help"),
         *(Binding(key, f"move({by})") for key, by in (("up,k", -1), ("down,j", 1))),
         *(Binding(key, f"page({by})") for key, by in (("pageup", -1), ("pagedown,space", 1))),
         Binding("home,g", "move(-1000000)"),
         Binding("end,G", "move(1000000)"),
     ]
 
-    def __init__(self, source: RecordSource, history: TopHistory) -> None:
+    def __init__(self, source: JobSource, history: TopHistory) -> None:
         super().__init__(ansi_color=True)
         self.source, self.history = source, history
         self.view = View()
         self._ended = threading.Event()
 
     def compose(self) -> ComposeResult:
-        """The parts of the screen."""
+        """The one part of the screen."""
         yield TopScreen()
-        yield Input(placeholder="only lines with this text")
 
     def on_mount(self) -> None:
         """Begin to look. SIGTERM acts as `q`: an exception would leave threads and the terminal mode."""
@@ -148,7 +142,7 @@ class TopApp(App[None]):
 
     def action_other(self) -> None:
         """Show the ranks, or the hosts."""
-        self._change(ranks=not self.view.ranks, chosen="", help=False, cursor="", first=0)
+        self._change(ranks=not self.view.ranks, chosen="", cursor="", first=0)
 
     def action_choose(self) -> None:
         """Show the host or rank under the cursor in full."""
@@ -156,33 +150,9 @@ class TopApp(App[None]):
             self._change(chosen=self.view.cursor if self.view.cursor in keys else keys[0], first=0)
 
     def action_leave(self) -> None:
-        """Leave the filter, the full view; then the filter's text, then the cursor."""
-        self.query_one(TopScreen).focus()
-        self.query_one(Input).remove_class("open")
-        if self.view.help or self.view.chosen:
-            self._change(chosen="", help=False, first=0)
-        else:
-            self.query_one(Input).value = ""
-            self._change(wanted="", cursor="", first=0)
-
-    def action_help(self) -> None:
-        """Show the keys."""
-        self._change(help=not self.view.help, first=0)
-
-    def action_filter(self) -> None:
-        """Ask for the text of the filter."""
-        field = self.query_one(Input)
-        field.add_class("open")
-        field.focus()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Show only hosts and ranks with the text."""
-        self._change(wanted=event.value)
-
-    def on_input_submitted(self) -> None:
-        """Keep the filter, and focus the table."""
-        self.query_one(Input).remove_class("open")
-        self.query_one(TopScreen).focus()
+        """Leave the full view; then the cursor."""
+        cursor = self.view.cursor if self.view.chosen else ""
+        self._change(chosen="", cursor=cursor, first=0)
 
     def action_page(self, by: int) -> None:
         self.action_move(by * self.query_one(TopScreen).frame.page)

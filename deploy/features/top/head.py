@@ -58,7 +58,7 @@ def job_lines(history: TopHistory, moment: Moment, width: int) -> list[ScreenLin
     """The job, and its progress."""
     job = history.job
     if job is None:
-        return [line(width, Span(f"{count(len(history.hosts), 'host')}, no job", "title"))]
+        return []
     seconds = max(0.0, (job.ended or moment.clock) - job.started)
     again = f", attempt {job.attempt}" if job.attempt else ""
     what = f"{count(job.ranks, 'rank')} on {count(len(job.hosts), 'host')}"

@@ -42,8 +42,6 @@ class Judge:
 
     def host(self, track: HostTrack) -> Note | None:
         """The worst problem of a host."""
-        if track.why:
-            return Note(track.why, bad=True)
         if track.last is None:
             return Note("no sample yet", bad=False)
         silence = self._history.silence(track.name, self._now)

@@ -38,16 +38,12 @@ class View:
 
     ranks: bool = False
     """The keys act on the ranks, not on the hosts."""
-    wanted: str = ""
-    """Only hosts and ranks whose name, note or last line has this."""
     chosen: str = ""
     """Only this host, or `rank N`, in full."""
     cursor: str = ""
     """The host or rank under the cursor; empty for the first one, whichever it is."""
     first: int = 0
     """The first line of the table or text that the screen shows."""
-    help: bool = False
-    """The list of keys, in place of the panels."""
 
 
 def line(width: int, *spans: Span, key: str = "") -> ScreenLine:
@@ -103,11 +99,6 @@ def padded(text: str, width: int, *, right: bool = False) -> str:
 def style_of(note: Note | None, usual: str = "plain") -> str:
     """The style of a line with this note."""
     return usual if note is None else "bad" if note.bad else "odd"
-
-
-def has(wanted: str, text: str, note: Note | None) -> bool:
-    """Whether a text, or the note beside it, contains the filter's text."""
-    return wanted.lower() in f"{text} {note.text if note else ''}".lower()
 
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -236,10 +227,10 @@ class HostTable(TrackTable[HostTrack]):
     noun = title = "host"
 
     def line(self, index: int) -> ScreenLine:
-        """One host. Of one that does not answer, the note is in place of old figures."""
+        """One host. Without a sample, the note is in place of figures."""
         track, note = self.rows[index]
         name = Span(f"{self.name_of(track.name)} ", style_of(note))
-        if track.last is None or (note and track.why):
+        if track.last is None:
             text = Span(note.text if note else "", style_of(note))
             return line(self.width, name, text, key=track.key)
         ranks = count(len(track.last.ranks), "rank") if track.last.ranks else ""
@@ -266,11 +257,9 @@ class RankTable(TrackTable[RankTrack]):
         )
 
 
-def host_table(history: TopHistory, view: View, judge: Judge, width: int) -> HostTable:
-    """The hosts that pass the filter, those in trouble first."""
+def host_table(history: TopHistory, judge: Judge, width: int) -> HostTable:
+    """The hosts, those in trouble first."""
     rows = [(track, judge.host(track)) for track in history.hosts.values()]
-    if view.wanted:
-        rows = [(track, note) for track, note in rows if has(view.wanted, track.name, note)]
     rows.sort(key=lambda row: (_order(row[1]), _natural(row[0].name)))
     name = _name_width(history, width)
     left = width - name - 1 - LEAST_NOTE
@@ -308,15 +297,9 @@ def _host_columns(width: int) -> list[Column[HostTrack]]:
     ]
 
 
-def rank_table(history: TopHistory, view: View, judge: Judge, width: int) -> RankTable:
-    """The ranks that pass the filter, those in trouble first."""
+def rank_table(history: TopHistory, judge: Judge, width: int) -> RankTable:
+    """The ranks, those in trouble first."""
     rows = [(track, judge.rank(track)) for track in history.ranks.values()]
-    if view.wanted:
-        rows = [
-            (track, note)
-            for track, note in rows
-            if has(view.wanted, f"rank {track.rank} {track.host} {track.last_line}", note)
-        ]
     rows.sort(key=lambda row: (_order(row[1]), row[0].rank))
     name = _name_width(history, width)
     columns = _rank_columns(width, over=history.is_over)

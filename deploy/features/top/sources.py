@@ -1,29 +1,19 @@
-"""The sources of the records of `muster top`: the folder of a run, or hosts without a job."""
+"""The source of the records of `muster top`: the folder of a run."""
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Protocol
 
-from ...core.connect.channel import Channel
-from ...core.connect.cluster import Cluster
-from ...core.connect.fanout import in_thread
-from ...core.connect.pipe import LostError, why_lost
-from ...core.connect.requests.hosts import SAMPLE, HostSampled
 from ...core.connect.requests.jobs import FILES, OUTPUT, READ
 from ...core.decode import MALFORMED, from_json
 from ...core.errors import MusterError
 from ...core.hosts.host_sample import SAMPLES, HostSample, of_line
 from ...core.job.bounded import value_of
 from ...core.job.find import LocatedJob, line_of, state_of
-from ...core.job.reconnect import TRY_SECONDS
 from ...core.wire.rank_logs import RankLog
-from .top_history import PaceLook, PrintedText, TopRecord, Unreached
+from .top_history import PaceLook, PrintedText, TopRecord
 
 CHUNK_BYTES, BACK = 1 << 20, 1 << 23  # of a request; of samples from before: some minutes of 64 hosts
 TAIL, LONG_TAIL, MOST_TAILS = 1 << 12, 1 << 17, 256  # bytes of a log and of rank 0's, and logs, from before
@@ -52,18 +42,11 @@ class GrowingFile:
             yield from lines
 
 
-class RecordSource(Protocol):
-    """Gives records. Both methods wait for hosts, so a separate thread calls them."""
-
-    def begin(self) -> Iterator[TopRecord]:
-        """Earlier records."""
-
-    def look(self) -> Iterator[TopRecord]:
-        """Records since the last call."""
-
-
 class JobSource:
-    """A job: its samples, its output, its state, from the machine with its folder."""
+    """A job: its samples, its output, its state, from the machine with its folder.
+
+    Both methods wait for that machine, so a separate thread calls them.
+    """
 
     def __init__(self, located: LocatedJob) -> None:
         self._located, self._job, self._state = located, located.state.job, located.state
@@ -71,7 +54,7 @@ class JobSource:
         self._pace = GrowingFile(self._read, "pace.jsonl", LONGEST_PACE)
 
     def begin(self) -> Iterator[TopRecord]:
-        """Its state, its last samples, and the last line of each rank."""
+        """Earlier records: its state, its last samples, and the last line of each rank."""
         yield self._located.state
         # Before the logs are read: a line may come twice then, but none is missed.
         self._located.records.ask(OUTPUT, job=self._job, rank=None, skip=True)
@@ -87,7 +70,7 @@ class JobSource:
             yield from self._printed(name, text.partition("\n")[2] if files[name] > most else text, old=True)
 
     def look(self) -> Iterator[TopRecord]:
-        """The state first, as it may begin another attempt; then new samples and lines."""
+        """New records: the state first, as it may begin another attempt; then samples and lines."""
         self._state = state_of(self._located)
         yield self._state
         yield from self._new_samples()
@@ -136,71 +119,3 @@ def look_of(line: bytes) -> PaceLook | None:
         look: PaceLook = from_json(PaceLook, value_of(line))
         return look
     return None
-
-
-class HostSource:
-    """Hosts without a job: each is asked for a sample, again and again.
-
-    A lost connection is opened again, with retries for a minute.
-    """
-
-    def __init__(self, cluster: Cluster, errors: Mapping[str, MusterError]) -> None:
-        self._cluster, self._errors = cluster, errors
-        self._asked: dict[str, Future[HostSampled]] = {}
-        self._again: dict[str, Future[Channel]] = {}
-        """The hosts with a new connection under way."""
-        self._until: dict[str, float] = {}
-        """The hosts with a lost connection, and the time of the last retry."""
-
-    def begin(self) -> Iterator[TopRecord]:
-        """The unreachable hosts; the others are asked for a first reading."""
-        for name, error in self._errors.items():
-            yield Unreached(name, error.reason)
-        self._ask()
-
-    def look(self) -> Iterator[TopRecord]:
-        """The sample of each host that has answered since the last call, and each lost host."""
-        self._cluster.look_at_clocks()
-        lost: dict[str, MusterError] = {
-            name: error for name, error in self._cluster.losses().items() if name not in self._until
-        }
-        for name, future in [*self._asked.items()]:
-            if future.done():
-                del self._asked[name]
-                if isinstance(error := future.exception(), LostError):
-                    lost[name] = error
-                else:
-                    self._until.pop(name, None)
-                    yield from _answered(name, future)
-        for name, again in [*self._again.items()]:
-            if again.done():
-                del self._again[name]
-                if isinstance(error := again.exception(), MusterError):
-                    lost[name] = error
-        for name, error in lost.items():
-            yield Unreached(name, self._connect_again(name, error))
-        self._ask()
-
-    def _connect_again(self, name: str, error: MusterError) -> str:
-        """Connect to a host again, or give it up; returns the reason for the user."""
-        why = why_lost(error, error.reason) if isinstance(error, LostError) else error.reason
-        self._asked.pop(name, None)
-        if time.monotonic() >= self._until.setdefault(name, time.monotonic() + TRY_SECONDS):
-            return f"{why}; start muster top again to connect again"
-        self._again[name] = in_thread(self._cluster.channels[name].reopen)
-        return f"{why}; connecting again"
-
-    def _ask(self) -> None:
-        for name, channel in self._cluster.channels.items():
-            left = name in self._until and channel.ended
-            if name not in self._asked and name not in self._again and not left:
-                self._asked[name] = channel.post(SAMPLE)
-
-
-def _answered(name: str, future: Future[HostSampled]) -> Iterator[TopRecord]:
-    try:
-        yield replace(of_line(future.result(0).sample), host=name, at=time.time())
-    except MusterError as error:
-        yield Unreached(name, error.reason)
-    except ValueError:
-        pass  # malformed: the host stays without a sample

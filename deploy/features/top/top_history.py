@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -34,14 +33,6 @@ class PrintedText:
 
 
 @dataclass(frozen=True)
-class Unreached:
-    """A host that does not answer, and the reason."""
-
-    host: str
-    why: str
-
-
-@dataclass(frozen=True)
 class RankLook:
     """A rank in a line of the pace: the seconds of a step that it works, and that the others wait for it."""
 
@@ -67,16 +58,15 @@ class Stall:
     why: Text
 
 
-TopRecord = HostSample | PrintedText | Unreached | PaceLook | JobState
+TopRecord = HostSample | PrintedText | PaceLook | JobState
 
 
 @dataclass
 class HostTrack:
-    """A host: its last samples, oldest first, and why it does not answer, if so."""
+    """A host, and its last samples, oldest first."""
 
     name: str
     samples: deque[HostSample] = field(default_factory=lambda: deque(maxlen=KEPT))
-    why: str = ""
 
     @property
     def key(self) -> str:
@@ -135,15 +125,15 @@ class RankTrack:
 
 
 class TopHistory:
-    """The records of one job, or of hosts without a job."""
+    """The records of one job."""
 
-    def __init__(self, hosts: Iterable[str] = ()) -> None:
+    def __init__(self) -> None:
         self.job: JobState | None = None
         self.others: tuple[str, ...] = ()
         """Other jobs that run."""
         self.problem = ""
         """Why the last look for records failed."""
-        self.hosts = {name: HostTrack(name) for name in hosts}
+        self.hosts: dict[str, HostTrack] = {}
         self.ranks: dict[int, RankTrack] = {}
         self.training: TrainingSample | None = None
         self.reporter: RankTrack | None = None
@@ -168,8 +158,6 @@ class TopHistory:
             self._printed(record, heard)
         elif isinstance(record, PaceLook):
             self._take_pace(record)
-        elif isinstance(record, Unreached):
-            self.hosts.setdefault(record.host, HostTrack(record.host)).why = record.why
         else:
             self.job = record
             if record.attempt > self._attempt:
@@ -209,7 +197,6 @@ class TopHistory:
             return
         track = self.hosts.setdefault(sample.host, HostTrack(sample.host))
         track.samples.append(sample)
-        track.why = ""
         if sample.at >= self._newest:
             self._newest, self._heard = sample.at, heard
         if sample.training:

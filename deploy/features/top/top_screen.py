@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from ...core.text.terminal import harmless
@@ -66,7 +67,7 @@ def host_in_full(history: TopHistory, track: HostTrack, judge: Judge, width: int
         text = f"{bar(gpu.utilisation, 20)} {short_percent(gpu.utilisation):>4} {figures}"
         number, model = Span(f"{f'GPU {gpu.index}':<10}", "dim"), Span(f"  {gpu.name or ''}", "dim")
         lines.append(line(width, number, Span(text), model))
-    ranks = rank_table(history, View(), judge, width)
+    ranks = rank_table(history, judge, width)
     own = [ranks.line(index) for index, (rank, _) in enumerate(ranks.rows) if rank.host == track.name]
     return [*lines, *([ScreenLine(()), ranks.heading()] if own else []), *own]
 
@@ -141,15 +142,6 @@ def state_of_rest(notes: Sequence[Note | None]) -> str:
 PLAIN_COLUMNS = 120  # of --once
 ROWS_WITH_BOTH = 20  # for tables of hosts and of ranks; with fewer, one of them is a line
 ROWS_WITH_TITLE, LONGEST_LABEL = 5, 16  # of the log
-KEYS = {
-    "Tab": "hosts or ranks: the other table",
-    "arrows, j, k, PgUp, PgDn, Home, End": "move",
-    "Enter": "the host or rank under the cursor in full",
-    "Esc": "back; without a filter",
-    "/": "only hosts and ranks with a text",
-    "?": "these keys",
-    "q, Ctrl-C": "quit; the job continues",
-}
 
 
 class Frame(NamedTuple):
@@ -180,10 +172,7 @@ def frame(history: TopHistory, view: View, moment: Moment, width: int, rows: int
 
 
 def _in_full(history: TopHistory, view: View, judge: Judge, width: int) -> list[ScreenLine]:
-    """Lines in place of the panels: keys, a host or a rank; empty for the panels."""
-    if view.help:
-        names = max(map(len, KEYS)) + 2
-        return [line(width, Span(padded(key, names), "title"), Span(what)) for key, what in KEYS.items()]
+    """Lines in place of the panels: a host or a rank; empty for the panels."""
     if view.chosen.startswith("rank ") and (rank := history.ranks.get(int(view.chosen[5:]))):
         return rank_in_full(rank, judge, width)
     if host := history.hosts.get(view.chosen):
@@ -194,14 +183,10 @@ def _in_full(history: TopHistory, view: View, judge: Judge, width: int) -> list[
 def key_line(view: View, width: int, *, full: bool) -> ScreenLine:
     """The keys that act now."""
     other = "hosts" if view.ranks else "ranks"
-    keys = [("q", "quit"), ("Esc", "back")] if full else [("q", "quit"), ("Tab", other), ("Enter", "in full")]
-    more = [("/", "filter"), ("?", "keys")]
-    if view.wanted:
-        keys, more[0] = [("Esc", f"ends the filter: {view.wanted}"), *keys], ("/", "change it")
-    return line(
-        width,
-        *(part for key, what in [*keys, *more] for part in (Span(key, "title"), Span(f" {what}  ", "dim"))),
-    )
+    views = {"Esc": "back"} if full else {"Tab": other, "Enter": "in full"}
+    keys = {"q": "quit", **views, "arrows": "move"}
+    parts = ((Span(key, "title"), Span(f" {what}  ", "dim")) for key, what in keys.items())
+    return line(width, *chain.from_iterable(parts))
 
 
 class _Panels:
@@ -209,8 +194,8 @@ class _Panels:
 
     def __init__(self, history: TopHistory, view: View, judge: Judge, width: int, rows: int) -> None:
         self.history, self.view, self.judge, self.width = history, view, judge, width
-        self.hosts = host_table(history, view, judge, width)
-        self.ranks = rank_table(history, view, judge, width)
+        self.hosts = host_table(history, judge, width)
+        self.ranks = rank_table(history, judge, width)
         self.is_in_ranks = view.ranks and bool(history.ranks)
         """Whether the cursor is in the table of the ranks."""
         self.host_rows, self.rank_rows, self.log_rows = self._rows(rows)
@@ -271,7 +256,7 @@ class _Window:
     """The part of a table that fits in so many rows, with the cursor in it."""
 
     def __init__(self, table: HostTable | RankTable, view: View, rows: int) -> None:
-        self.table, self.wanted = table, view.wanted
+        self.table = table
         self.keys = [track.key for track, _ in table.rows]
         whole = len(self.keys)
         shown_rows = rows if whole <= rows else max(1, rows - 1)
@@ -283,9 +268,6 @@ class _Window:
 
     def lines(self) -> list[ScreenLine]:
         """The lines that are shown, and a line about the others."""
-        if not self.keys:
-            text = f"no {self.table.noun} has the text {self.wanted}"
-            return [line(self.table.width, Span(text, "dim"))]
         lines = [*map(self.table.line, self.shown)]
         if self.cursor:
             at = self.keys.index(self.cursor) - self.first
@@ -310,8 +292,8 @@ class _Window:
 def everything(history: TopHistory, moment: Moment) -> str:
     """All hosts and ranks as plain text, for `--once`."""
     judge, width = Judge(history, moment.now), PLAIN_COLUMNS
-    hosts = host_table(history, View(), judge, width)
-    ranks = rank_table(history, View(), judge, width)
+    hosts = host_table(history, judge, width)
+    ranks = rank_table(history, judge, width)
     parts = [
         [*alarm_lines(history, judge, 10_000, 1000), *job_lines(history, moment, width)],
         *([table.heading(), *map(table.line, range(len(table.rows)))] for table in (hosts, ranks)),
