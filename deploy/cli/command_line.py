@@ -26,8 +26,8 @@ from ..core.errors import UsageError
 from ..core.plan.flags import Flag
 from ..core.text.text import nearest
 from ..core.wire.job_folders import is_job_id
-from .command import PROFILE, Declaration, Exit, Source
-from .project import mentioned, project_of, with_defaults
+from .command import Declaration, Exit, Source
+from .project import mentioned, with_defaults
 from .removed import removed_from
 from .shared import RUNS_FOLDER
 
@@ -91,27 +91,16 @@ class CommandLine(click.Command):
         """Read the options by click, then give every other argument to its flag."""
         if self.declared.takes_program and not ctx.resilient_parsing:
             _require_no_file(ctx.command_path, args)
-        marked = [*self._marked(args)]
         try:
-            words = self._words(ctx, marked)
-            if not ctx.resilient_parsing and self._is_profile(ctx, words):
-                at = len(marked) - len(words)
-                profile = _Joined(self.declared.flags[PROFILE], words[0])
-                ctx.params.clear()
-                words = self._words(ctx, [*marked[:at], profile, *marked[at + 1 :]])
+            super().parse_args(ctx, [*self._marked(args)])
         except click.NoSuchOption as error:
             raise UsageError(self._unknown(ctx.command_path, error.option_name)) from None
         except click.BadOptionUsage as error:
             problem = "needs a value" if "requires" in error.message else "takes no value"
             raise UsageError(f"{ctx.command_path}: {error.option_name} {problem}") from None
         if not ctx.resilient_parsing:
-            ctx.obj = self._values(ctx, words)
+            ctx.obj = self._values(ctx, [*ctx.params.pop(WORDS, ())])
         return []
-
-    def _words(self, ctx: click.Context, marked: Sequence[str]) -> list[str]:
-        """Read the options; returns the other arguments."""
-        super().parse_args(ctx, [*marked])
-        return [*ctx.params.pop(WORDS, ())]
 
     def _marked(self, args: Sequence[str]) -> Iterator[str]:
         """The arguments, with `--` marked, and with the values of options that may stand alone."""
@@ -134,26 +123,6 @@ class CommandLine(click.Command):
         value = following.strip()
         is_other = following == "--" or self.declared.flag(following)
         return bool(is_other or (value and not re.fullmatch(flag.values, value, re.DOTALL)))
-
-    def _is_profile(self, ctx: click.Context, words: Sequence[str]) -> bool:
-        """Whether the first word is a profile. `UsageError` if it is a program too."""
-        flags = self.declared.flags
-        begins = any(
-            ctx.params.get(each.field) for each in flags.values() if each.ends_options or each.name == PROFILE
-        )
-        if PROFILE not in flags or begins or not words or words[0] is _DASHES:
-            return False
-        name, project, path = words[0], project_of(), Path(words[0])
-        profiles = project.profiles if project else {}
-        is_program = path.is_file() or (path / "__main__.py").is_file()
-        if name in profiles and is_program:
-            raise UsageError(
-                f"{ctx.command_path}: {name} is a program here, and a profile in {profiles[name]}; "
-                f"write ./{name} for the program, or {PROFILE} {name}"
-            )
-        if name not in profiles and not (path.exists() or path.suffix) and (hint := nearest(name, profiles)):
-            raise UsageError(f"{ctx.command_path}: {name} is neither a file nor a profile{hint}")
-        return name in profiles
 
     def _values(self, ctx: click.Context, words: list[str]) -> dict[str, Any]:
         """The value of each flag that the user has given."""

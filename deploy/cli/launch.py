@@ -254,7 +254,7 @@ class Launch(LaunchOptions):
     muster launch train.py --epochs 3        the program gets --epochs 3
     muster launch --np 4 -m package.module   a module, with 4 ranks
     muster launch -- --epochs 3              Muster's own training program
-    muster launch big --np 8                 the profile big of muster.toml
+    muster launch --profile big              the profile big of muster.toml
     """
 
     interrupted = "interrupted; the job is ended on every host"

@@ -58,7 +58,7 @@ class LaunchOptions(FeatureOptions, RequestFlags, SlurmOptions):
     )
     profile: str = flag(
         "",
-        "use the values of this profile in muster.toml or [tool.muster]; muster launch NAME does the same",
+        "use the values of this profile in muster.toml or [tool.muster]",
         "NAME",
         group="What runs",
     )

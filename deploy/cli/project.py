@@ -54,8 +54,11 @@ class Project:
     table: Mapping[str, Any]
 
     @property
-    def profiles(self) -> Mapping[str, str]:
-        return {name: self._place(f"{PROFILES}.{name}") for name in self._profile_tables()}
+    def profiles(self) -> Mapping[str, Mapping[str, Any]]:
+        tables = self.table.get(PROFILES, {})
+        if not (isinstance(tables, dict) and all(isinstance(table, dict) for table in tables.values())):
+            raise UsageError(f"{self.path}: a profile is a table: [{self._header(PROFILES)}.NAME]")
+        return tables
 
     def setting(self, flag: Flag) -> Setting | None:
         """The value of one flag, outside of profiles. Other keys may be wrong."""
@@ -67,7 +70,7 @@ class Project:
 
         `UsageError` with every mistake in the file.
         """
-        tables = self._profile_tables()
+        tables = self.profiles
         if profile and profile not in tables:
             listed = f"; profiles: {', '.join(tables)}" if tables else ""
             raise UsageError(
@@ -83,12 +86,6 @@ class Project:
         if problems:
             raise UsageError("\n".join(problems))
         return [*([others[profile]] if profile else []), layer]
-
-    def _profile_tables(self) -> Mapping[str, Mapping[str, Any]]:
-        tables = self.table.get(PROFILES, {})
-        if not (isinstance(tables, dict) and all(isinstance(table, dict) for table in tables.values())):
-            raise UsageError(f"{self.path}: a profile is a table: [{self._header(PROFILES)}.NAME]")
-        return tables
 
     def _layer(
         self, command: Declaration, table: Mapping[str, Any], header: str, problems: list[str]
@@ -136,7 +133,7 @@ class Project:
     def _header(self, header: str) -> str:
         return ".".join(filter(None, ["" if self.path.name == NAMES[0] else "tool.muster", header]))
 
-    def _place(self, header: str, key: str = "") -> str:
+    def _place(self, header: str, key: str) -> str:
         number = _line(self.text, self._header(header), key)
         return f"{self.path}:{number}" if number else str(self.path)
 
@@ -146,14 +143,12 @@ def _flag_name(key: str) -> str:
 
 
 def _line(text: str, header: str, key: str) -> int | None:
-    """The line of a key, or without a key of its table, if each is on a line of its own."""
-    table = ""
+    """The line of a key, if it is on a line of its own."""
+    table, header = "", re.sub(r"\s", "", header)
     for number, line in enumerate(text.splitlines(), 1):
         if begins := _TABLE.match(line):
             table = re.sub(r"[\"'\s]", "", begins[1])
-            if not key and table == re.sub(r"\s", "", header):
-                return number
-        elif key and table == re.sub(r"\s", "", header) and (named := _KEY.match(line)) and named[1] == key:
+        elif table == header and (named := _KEY.match(line)) and named[1] == key:
             return number
     return None
 
@@ -216,6 +211,9 @@ def with_defaults(
     if project is None:
         return dict(values), ()
     if PROFILE in command.flags:
+        script = values.get("--script", "")
+        if script in project.profiles and not Path(script).exists():
+            raise UsageError(f"{script} is no file here, but a profile: {PROFILE} {script}")
         layers = project.layers(command, profile)
     else:
         layers = [{flag.name: setting for flag in shared if (setting := project.setting(flag))}]
