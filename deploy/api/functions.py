@@ -221,7 +221,6 @@ class CommandProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended, and its output is shown."""
         return self._ended.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:

@@ -25,7 +25,6 @@ class Completion(Command):
     )
 
     def run(self) -> None:
-        """Print it."""
         sys.stdout.write(script_for(self.shell))
 
 

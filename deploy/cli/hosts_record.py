@@ -51,7 +51,6 @@ class HostsRecord:
 
     @property
     def content(self) -> bytes:
-        """The content of hosts.json."""
         written = _Written(VERSION, tuple(map(_line, self.hosts)), self.access, self.detached)
         return (json.dumps(asdict(written), indent=2) + "\n").encode()
 

@@ -261,7 +261,6 @@ class Launch(LaunchOptions):
     hints = HINTS
 
     def run(self) -> None:
-        """Start the job, and exit with its status."""
         with contextlib.ExitStack() as stack:
             _launch(self, stack)
 

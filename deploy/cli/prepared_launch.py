@@ -54,7 +54,6 @@ class PreparedLaunch:
     """The packages for the ranks."""
 
     def handle(self) -> None:
-        """Show, detach or run it."""
         if self.placement is None:
             self._submit()
         elif self.options.dry_run:
@@ -77,7 +76,6 @@ class PreparedLaunch:
         self.screen.say(_detached(name, "the first host"))
 
     def _packages(self) -> Packages | None:
-        """The delivery of the packages, if there are any."""
         if self.wanted is None:
             return None
         from ..features.packages.bring import PackageDelivery
@@ -182,7 +180,6 @@ class _Decision(Feature):
     """After the end of the job, a signal no longer changes its exit status."""
 
     def on_event(self, event: Event) -> None:
-        """Note the status of the job."""
         if isinstance(event, JobEvent) and event.type == "job.ended" and event.exit_status is not None:
             interrupts.decide(event.exit_status)
 
@@ -194,7 +191,6 @@ class OnScreen(Feature):
         self._screen = screen
 
     def on_event(self, event: Event) -> None:
-        """Print it."""
         if isinstance(event, Output):
             self._screen.output(event.rank, event.host, event.stream, event.text)
         elif isinstance(event, Said):
@@ -208,6 +204,5 @@ class OnProgressLine(Feature):
         self._progress = progress
 
     def on_event(self, event: Event) -> None:
-        """Show it."""
         if isinstance(event, Stage):
             self._progress.stage(event.show)

@@ -30,7 +30,6 @@ class PushResult(Generic[Outcome]):
 
     @property
     def failed(self) -> bool:
-        """Whether any host did not get it."""
         return any(outcome.error for outcome in self.hosts.values())
 
     def as_text(self, seconds: float) -> str:

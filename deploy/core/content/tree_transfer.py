@@ -159,7 +159,6 @@ class Transfers:
 
     @property
     def sent(self) -> int:
-        """The bytes that left this machine."""
         return self._sender.sent
 
     @property

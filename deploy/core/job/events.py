@@ -165,14 +165,12 @@ class JobHistory:
         self._failures: set[tuple[str, str | None, int | None]] = set()
 
     def began(self, plan: LaunchPlan) -> None:
-        """An attempt begins."""
         self._attempt = plan.spec.attempt
         self._printed, self._running, self._failures = {}, {}, set()
         names = tuple(host.host.name for host in plan.hosts)
         self._pass_on(self._event("attempt.started", hosts=names, ranks=len(plan.ranks), text=plan.title))
 
     def add(self, event: JobEvent) -> None:
-        """An event of the loop."""
         if event.exit_status is not None:
             key = (event.type, event.host, event.rank)
             if key in self._failures or len(self._failures) >= MOST_FAILURES:
@@ -202,7 +200,6 @@ class JobHistory:
         self._end("attempt.ended", result)
 
     def restarted(self, message: str, hosts: Sequence[str]) -> None:
-        """The job starts again on these hosts."""
         self._pass_on(self._event("job.restarted", text=message[:LONGEST_TEXT], hosts=tuple(hosts)))
 
     def verdict(self, result: LaunchResult) -> None:

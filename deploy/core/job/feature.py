@@ -166,7 +166,6 @@ class Features:
 
     @property
     def hears(self) -> frozenset[type[Report]]:
-        """See `Feature.hears`."""
         return frozenset(kind for feature in self._features for kind in feature.hears)
 
     def tell(self, method: Callable[Concatenate[Any, P], None], *args: P.args, **more: P.kwargs) -> None:

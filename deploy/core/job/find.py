@@ -51,7 +51,6 @@ class LocalRuns:
     def ask(
         self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **fields: Any
     ) -> Answer:
-        """The answer that an agent would give."""
         try:
             answer = self._answers[request](fields, payload)
             return request.read(answer, answer.get("payload", b""))

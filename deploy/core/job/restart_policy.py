@@ -172,7 +172,6 @@ class Decision:
 
     @property
     def again(self) -> bool:
-        """Whether there is a next attempt."""
         return bool(self.hosts)
 
 

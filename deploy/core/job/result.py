@@ -100,7 +100,6 @@ class RankExit:
     """The launcher asked it to end before it did."""
 
     def as_failure(self) -> Failure:
-        """The end as the reason of a failed launch."""
         return Failure(
             kind="rank",
             reason=": ".join(part for part in (describe_code(self.code), self.why) if part),
@@ -185,7 +184,6 @@ class LaunchResult:
 
     @property
     def state(self) -> Literal["done", "failed", "stopped"]:
-        """The state of a job with this result."""
         return end_state(self.exit_status, self.failure.kind if self.failure else None)
 
     def having(self, finding: Finding, **changes: Any) -> LaunchResult:

@@ -230,12 +230,10 @@ class RunFolder:
                 _write_all(self._file(self.path / name), text.encode())
 
     def _append_output(self, event: Output) -> None:
-        """Append the output of a rank, byte for byte."""
         log = self.log_of(event.rank, event.host, event.stream)
         self._append(log, self._limit.within(log.name, event.host, _bytes_of(event.text)))
 
     def _append_launcher(self, event: LauncherOutput) -> None:
-        """Append a line of the launcher."""
         name = f"launcher@{event.host}{self._suffix}.log"
         self._append(self.logs / name, self._limit.within(name, event.host, _bytes_of(event.text)))
 

@@ -84,7 +84,6 @@ class EndStage:
         self._hosts: dict[str, Stopping] = {}
 
     def note(self, host: str, stopping: Stopping) -> None:
-        """Note how far a host is."""
         self._hosts[host] = stopping
 
     @property

@@ -27,11 +27,9 @@ class Deadlines:
         self._due: dict[Action, float] = {}
 
     def after(self, seconds: float, action: Action) -> None:
-        """Do an action after a number of seconds, unless it is set already."""
         self._due.setdefault(action, time.monotonic() + seconds)
 
     def are_due(self) -> bool:
-        """Whether any action is due."""
         return self.seconds_left() <= 0
 
     def do_what_is_due(self) -> None:
@@ -196,7 +194,6 @@ class LaunchState:
         )
 
     def finish(self) -> None:
-        """End the launch."""
         self.over = True
 
     def log_ended(self, host: str, rank: int, why: str) -> None:

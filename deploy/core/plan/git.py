@@ -139,13 +139,11 @@ class ContentCheck:
         self._digest = algorithm(b"blob %d\0" % size, usedforsecurity=False)
 
     def update(self, part: bytes) -> None:
-        """Take the next part."""
         if self._blob:
             self._digest.update(part)
 
     @property
     def is_same(self) -> bool:
-        """Whether these parts are the content."""
         return self._digest.hexdigest() == self._blob
 
 

@@ -49,12 +49,10 @@ class Placement:
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
         return sum(self.counts.values())
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
-        """The number of ranks on each host."""
         return {name: len(ranks) for name, ranks in self.ranks.items()}
 
 
@@ -89,7 +87,6 @@ class Layout:
 
     @property
     def head(self) -> str:
-        """The first host."""
         return self.placement.hosts[0].name
 
     @property
@@ -194,7 +191,6 @@ class LaunchPlan:
 
     @cached_property
     def ranks(self) -> tuple[PlacedRank, ...]:
-        """Every rank in order."""
         return tuple(rank for host in self.hosts for rank in host.ranks)
 
     @property
@@ -209,7 +205,6 @@ class LaunchPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user before the ranks start."""
         tree = self.spec.tree
         notes = [*self.busy, *([_about_absent(tree.absent)] if tree.absent else [])]
         notes += [about_vanished(tree.vanished)] if tree.vanished else []

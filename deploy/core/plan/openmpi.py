@@ -115,7 +115,6 @@ class Mpirun:
     uses_mpi = True
 
     def title(self, head: Facts) -> str:
-        """`mpirun (Open MPI 5.0.7)`."""
         return f"mpirun (Open MPI {head.mpi})"
 
     def unfit(self, facts: Facts) -> HostError | None:

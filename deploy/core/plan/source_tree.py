@@ -104,7 +104,6 @@ class Tree:
         return [(file.path, file.link) for file in self.files if file.link and file.link.startswith("/")]
 
     def after(self, edits: Edits) -> Tree:
-        """The tree as it was sent."""
         present = [edits.changed.get(file.path, file) for file in self.files]
         gone = [file.path for file in present if file.digest in edits.vanished]
         files = tuple(file for file in present if file.digest not in edits.vanished)

@@ -200,7 +200,6 @@ class LaunchSpec(RequestFlags):
 
     @property
     def start_seconds(self) -> float:
-        """The time in which every rank must start."""
         return self.start_timeout or START_SECONDS
 
     def of(self, kind: type[T]) -> T:

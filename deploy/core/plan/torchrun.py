@@ -35,7 +35,6 @@ class Torchrun:
     uses_mpi = False
 
     def title(self, head: Facts) -> str:
-        """`torchrun (torch 2.6.0)`."""
         return f"torchrun (torch {head.torch})"
 
     def unfit(self, facts: Facts) -> HostError | None:

@@ -29,7 +29,6 @@ class _Pattern:
     folders_only: bool
 
     def matches(self, parts: list[str], *, is_folder: bool) -> bool:
-        """Whether the whole path matches."""
         if self.folders_only and not is_folder:
             return False
         names, star, tried = self.names, -1, 0
@@ -97,7 +96,6 @@ class Ignored:
 
     @classmethod
     def of_file(cls, path: Path) -> Ignored:
-        """The patterns of a file on this machine."""
         try:
             return cls.of(path.read_bytes().decode(errors="surrogateescape"), str(path))
         except OSError as error:

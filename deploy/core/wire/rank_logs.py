@@ -30,7 +30,6 @@ class RankLog(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its file name."""
         return f"{rank_stem(self.rank, self.host, self.attempt)}.{self.stream}"
 
 

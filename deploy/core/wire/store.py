@@ -43,7 +43,6 @@ class Store:
         self.root = root
 
     def path(self, digest: str) -> Path:
-        """The path of a content."""
         return self.root / digest[:2] / digest[2:]
 
     def missing(self, digests: list[str], *, verify: bool = False) -> list[str]:
@@ -90,11 +89,9 @@ class Store:
         os.replace(draft, path)
 
     def do_missing(self, request: Frame, payload: bytes) -> Frame:
-        """The contents that the driver must send."""
         return {"missing": self.missing(request["digests"], verify=request.get("verify", False))}
 
     def do_store(self, request: Frame, payload: bytes) -> Frame:
-        """Store contents."""
         self.add(payload)
         return {}
 
