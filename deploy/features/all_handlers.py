@@ -36,6 +36,7 @@ HANDLERS = (
     Handler(
         "features.leases.on_host.leases", "Leases", "", {"cannot lease": "lease", "": "lease_end leases"}
     ),
+    Handler("features.adhoc.wire", "Listings", "", {"cannot read the file": "file", "": "entries"}),
     Handler(
         "features.adhoc.on_host.receive",
         "Receiver",

@@ -16,8 +16,8 @@ from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job.job_record import caller_of_stop
 from muster.deploy.core.plan.walk import IgnoreFiles
-from muster.deploy.core.wire.files import Files
 from muster.deploy.core.wire.job_folders import describe
+from muster.deploy.features.adhoc.wire import Listings
 from muster.deploy.features.bench import command as kept
 from muster.deploy.features.bench.host_speeds import Speeds
 from muster.deploy.features.leases import drained
@@ -40,7 +40,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "job.json": lambda path: describe(path.parent),
     "slurm.json": lambda path: mark_of(path.parent),
     "stop.json": lambda path: caller_of_stop(path.parent),
-    "model.pt": lambda path: Files().do_file({"path": str(path)}, b""),
+    "model.pt": lambda path: Listings().do_file({"path": str(path)}, b""),
     ".musterignore": lambda path: IgnoreFiles(path.parent, path.name, follow_links=True).has("x"),
 }
 

@@ -11,10 +11,11 @@ import pytest
 
 from muster.deploy.core.connect.fanout import on_every
 from muster.deploy.core.errors import MusterError, UnfitError
-from muster.deploy.core.wire.files import CHUNK_BYTES, Entry, entries, listing_digest
+from muster.deploy.core.wire.files import CHUNK_BYTES, Entry
 from muster.deploy.features.adhoc import command as fanout
 from muster.deploy.features.adhoc.on_host.receive import KEPT_FROM, _sweep
 from muster.deploy.features.adhoc.put_get import get, put
+from muster.deploy.features.adhoc.wire import entries, listing_digest
 from tests.hosts_here import HostsHere, contents
 
 pytestmark = pytest.mark.slow  # several processes a test

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.wire import written
-from muster.deploy.core.wire.files import Files
 from muster.deploy.core.wire.frames import Frame
 from muster.deploy.core.wire.store import Store
+from muster.deploy.features.adhoc.wire import Listings
 from muster.deploy.features.written_files import on_host
 from muster.deploy.features.written_files.on_host import Outputs
 from tests.agents import job_in
@@ -50,7 +50,7 @@ def outputs(folder: Path) -> Frame:
 
 
 def listed(folder: Path, inner: str = "") -> list[str]:
-    found = Files().do_file({"path": str(folder), "written": inner}, b"")
+    found = Listings().do_file({"path": str(folder), "written": inner}, b"")
     assert not found["more"]
     return sorted(entry.path for entry in found["entries"])
 

@@ -38,9 +38,10 @@ from muster.deploy.core.plan.source_tree import scan
 from muster.deploy.core.plan.spec import Program
 from muster.deploy.core.text.screen import Screen
 from muster.deploy.core.text.terminal import harmless_lines
-from muster.deploy.core.wire.files import Entry, append, complete
+from muster.deploy.core.wire.files import Entry
 from muster.deploy.core.wire.frames import read_frame
 from muster.deploy.core.wire.store import Store
+from muster.deploy.features.adhoc.wire import append, complete
 from tests.launching import make_project
 from tests.unit.plans import NODE, make_plan
 

@@ -12,8 +12,8 @@ from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
-from muster.deploy.core.wire import files
 from muster.deploy.features.adhoc import put_get as listing
+from muster.deploy.features.adhoc import wire
 from muster.deploy.features.adhoc.messages import Entries, FileFacts, ListedEntry
 from muster.deploy.features.adhoc.put_get import facts_of
 
@@ -21,7 +21,7 @@ ENTRY = ListedEntry("a", "file", 0o644, 0, "", "")
 
 
 def test_a_folder_of_more_files_than_fit_into_one_answer_is_listed_whole(tmp_path: Path) -> None:
-    count = files.PAGE + 5
+    count = wire.PAGE + 5
     for number in range(count):
         (tmp_path / f"{number}").touch()
     channel = Channel("node1", LocalPipe(None), Inbox())
@@ -34,9 +34,7 @@ def test_a_folder_of_more_files_than_fit_into_one_answer_is_listed_whole(tmp_pat
 
 
 def test_a_page_is_no_longer_than_a_line_that_the_driver_takes() -> None:
-    entry = 6 * (files.PAGE_TEXT + 4096) + files.PAGE * (
-        len(f'["", "folder", 511, {1 << 62}, "", ""], ') + 64
-    )
+    entry = 6 * (wire.PAGE_TEXT + 4096) + wire.PAGE * (len(f'["", "folder", 511, {1 << 62}, "", ""], ') + 64)
     assert entry < MOST_LINE  # each character as \uXXXX
 
 

@@ -15,7 +15,7 @@ AT_START = (
     Handler("core.agent.main", "Agent", "", {"": "time load modules"}, quick="time"),
     Handler("core.agent.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),
     Handler("core.agent.rendezvous_port", "RendezvousPort", "", {"": "open_port free_port reach"}),
-    Handler("core.wire.files", "Files", "", {"cannot read the file": "file file_part", "": "entries"}),
+    Handler("core.wire.files", "Files", "", {"cannot read the file": "file_part"}),
     Handler("core.wire.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
     Handler(
         *("core.agent.supervisor", "JobSupervisor", "muster_root send handlers"),

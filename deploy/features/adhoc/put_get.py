@@ -22,11 +22,11 @@ from ...core.connect.requests.hosts import FILE_PART
 from ...core.connect.requests.request import Answer, Nothing, Request
 from ...core.errors import MusterError, UsageError
 from ...core.hosts.received_paths import inner_path, inner_paths
-from ...core.wire import files as wire_files
-from ...core.wire.files import CHUNK_BYTES, PAGE, Entry, append, complete, digest, entries, listing_digest
+from ...core.wire.files import CHUNK_BYTES, Entry, digest, newest_in
 from ...core.wire.os_errors import explain
 from ...core.wire.paths import JobPaths
 from .messages import FILE, FILE_ENTRIES, PUT_BEGIN, PUT_CHECK, PUT_PLACE, PUT_WRITE, FileFacts, ListedEntry
+from .wire import PAGE, append, complete, entries, listing_digest
 
 TRANSFER_SECONDS, PLACE_SECONDS = 600.0, 30.0
 # A host has to move so many bytes in so many seconds of waiting for it; a file counts as a block more. And it
@@ -115,7 +115,7 @@ def get(
 def _drafts(folder: Path) -> Iterator[Path]:
     """A new private folder: others may write to `folder`, and make a link with the name of a draft."""
     for left in folder.glob(f"{DRAFTS}*"):  # of killed commands
-        if wire_files.newest_in(left) < time.time() - ABANDONED_SECONDS:
+        if newest_in(left) < time.time() - ABANDONED_SECONDS:
             shutil.rmtree(left, ignore_errors=True)
     private = Path(tempfile.mkdtemp(prefix=DRAFTS, dir=folder))
     try:

@@ -15,8 +15,9 @@ import tempfile
 import time
 from typing import NamedTuple
 
-from ....core.wire.files import Entry, append, complete, digest, entries, listing_digest, path_of
+from ....core.wire.files import Entry, digest, path_of
 from ....core.wire.frames import Frame
+from ..wire import append, complete, entries, listing_digest
 
 KEPT_FROM = 1 << 22  # bytes; fewer are quickly sent again
 OLD_SECONDS = 7 * 86400.0  # of unfinished puts
