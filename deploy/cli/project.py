@@ -213,7 +213,7 @@ def with_defaults(
     if PROFILE in command.flags:
         script = values.get("--script", "")
         if script in project.profiles and not Path(script).exists():
-            raise UsageError(f"{script} is no file here, but a profile: {PROFILE} {script}")
+            raise UsageError(f"{script} is not a file here, but a profile: {PROFILE} {script}")
         layers = project.layers(command, profile)
     else:
         layers = [{flag.name: setting for flag in shared if (setting := project.setting(flag))}]

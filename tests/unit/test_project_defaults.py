@@ -246,7 +246,7 @@ def test_an_error_about_a_default_names_its_line(here: Path, capsys: pytest.Capt
     ("line", "said"),
     [
         ("launch --profile bigg", "muster.toml has no such profile; did you mean big?; profiles: big"),
-        ("launch big --np 8", "big is no file here, but a profile: --profile big"),
+        ("launch big --np 8", "big is not a file here, but a profile: --profile big"),
     ],
 )
 def test_a_profile_is_named_by_its_flag(here: Path, line: str, said: str) -> None:
