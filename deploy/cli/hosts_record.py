@@ -11,7 +11,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -156,7 +156,7 @@ def _read(path: Path) -> HostsRecord:
     try:
         written: _Written = from_json(_Written, json.loads(content_of(path, MOST_BYTES)))
         hosts = hostfile.parse("\n".join(written.hosts), str(path))
-        record = HostsRecord(hosts, written.access, written.detached)
+        record = HostsRecord(hosts, replace(written.access, here=""), written.detached)
     except (OSError, MusterError, *MALFORMED) as error:
         why = explain(error) if isinstance(error, OSError) else str(error)
         raise UsageError(f"{path}: {why}; remove this file, and give the job's hosts with --hosts") from None

@@ -20,7 +20,15 @@ from ..core.plan.launcher import launcher_of
 from ..core.plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
 from ..core.text.text import count
 from ..features.leases.drained import load, usable
-from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, print_note
+from .shared import (
+    HOSTS_FILE,
+    THIS_ALLOCATION,
+    HostOptions,
+    SlurmOptions,
+    note_of_python_here,
+    print_note,
+    python_here,
+)
 
 if TYPE_CHECKING:  # most commands launch nothing
     from ..core.connect.cluster import Cluster
@@ -73,7 +81,7 @@ def of_file(options: HostOptions, drained: OnDrained = "keep") -> Inventory:
         )
     if not options.hosts and path.name != str(path):
         print_note(f"note: the hosts of {path}")
-    access = access_beside(path, options.python)
+    access = access_beside(path, options.python, python_here(options))
     return Inventory(listed, access.open, access)
 
 
@@ -96,14 +104,15 @@ def _without_drained(listed: tuple[Host, ...], path: Path, named: str) -> tuple[
     return usable_hosts
 
 
-def _of_this_machine(python: str, chosen: str, rule: SlotRule | None) -> Inventory:
+def _of_this_machine(options: HostOptions, chosen: str, rule: SlotRule | None) -> Inventory:
     """Only this machine, without a hosts file. `rule`: of its slots (default: one for each GPU, else two).
 
     The launcher is that of the user, else torchrun if mpirun does not work, else mpirun.
     """
     from ..core.connect.cluster import Cluster
 
-    access = access_with(None, python)
+    note_of_python_here(options)
+    access = access_with(None, options.python, python_here(options))
     alone = (Host("localhost"),)
     with Cluster(alone, access.open) as cluster:
         facts = cluster.facts
@@ -124,7 +133,7 @@ def hosts_or_this_machine(options: HostOptions) -> Inventory:
     """The hosts of a hosts file; without one, and if the user names no hosts, this machine."""
     if options.hosts or options.include or options.exclude or os.path.lexists(options.hosts_file):
         return of_file(options)
-    access = access_with(None, options.python)
+    access = access_with(None, options.python, python_here(options))
     return Inventory((Host("localhost"),), access.open, access)
 
 
@@ -237,7 +246,12 @@ def inventory_of(
     options: SlurmOptions, seconds: float | None = None, drained: OnDrained = "leave out unless named"
 ) -> contextlib.AbstractContextManager[Inventory]:
     """The hosts that Slurm gives for `--slurm`, within these seconds; without it, those of the hosts file."""
-    return allocated(options, seconds) if options.slurm else contextlib.nullcontext(of_file(options, drained))
+    if options.slurm:
+        return allocated(options, seconds)
+    inventory = of_file(options, drained)
+    if any(host.is_local for host in inventory.hosts):
+        note_of_python_here(options)
+    return contextlib.nullcontext(inventory)
 
 
 def inventory_or_this_machine(
@@ -254,4 +268,4 @@ def inventory_or_this_machine(
     names_hosts = options.slurm or options.hosts or options.include or options.exclude
     if names_hosts or os.path.lexists(options.hosts_file):
         return inventory_of(options, seconds, drained)
-    return contextlib.nullcontext(_of_this_machine(options.python, launcher, rule))
+    return contextlib.nullcontext(_of_this_machine(options, launcher, rule))

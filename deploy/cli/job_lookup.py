@@ -29,7 +29,7 @@ from ..core.wire.users import own_name
 from ..features.slurm.mark import any_mark
 from . import hosts_record
 from .hosts_record import HostsRecord
-from .shared import RecordOptions, print_note
+from .shared import RecordOptions, print_note, python_here
 
 LOOKED = "here or on the hosts"
 MOST_DOUBTS = 5
@@ -176,17 +176,17 @@ def _local_records(runs: Path) -> JobRecords:
 
 def _routes(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], Access, bool]]:
     """The hosts that may have a job, or without an id any job; how to reach them; whether it is its head."""
-    hosts, runs, python = options.hosts, options.runs_folder, options.python
+    hosts, runs = options.hosts, options.runs_folder
     record = hosts_record.find(runs, job) if job else None if hosts else hosts_record.newest_elsewhere(runs)
     if record:
         _note_own_hosts(job, record, hosts)
         is_head = record.detached and bool(job)
-        yield record.with_runs, _with(record.access, python), is_head
+        yield record.with_runs, _with(record.access, options), is_head
     file = options.hosts_file
     if (hosts or file.is_file()) and not (record and job):
         if job:
             _note_unrecorded(job, file)
-        yield hostfile.load(file), access_beside(file, python), False
+        yield hostfile.load(file), access_beside(file, options.python, python_here(options)), False
 
 
 def names_job(word: str, runs: Path) -> bool:
@@ -200,13 +200,13 @@ def names_job(word: str, runs: Path) -> bool:
 
 def route_to(state: JobState, search: JobSearch, options: RecordOptions) -> tuple[Sequence[Host], Access]:
     """The hosts that a job may use, and how to reach them: by its record, else by the hosts file."""
-    hosts, runs, python = options.hosts, options.runs_folder, options.python
+    hosts, runs = options.hosts, options.runs_folder
     record, is_reported = hosts_record.find(runs, state.job), bool(search.job and search.connected)
     if record and not is_reported:
         _note_own_hosts(state.job, record, hosts)
     if record and {*state.hosts} <= {host.name for host in record.hosts}:
         record.require_planned(state)
-        return record.hosts, _with(record.access, python)
+        return record.hosts, _with(record.access, options)
     file = options.hosts_file
     if not (hosts or file.is_file()):
         names = fold_names(state.hosts)
@@ -221,7 +221,7 @@ def route_to(state: JobState, search: JobSearch, options: RecordOptions) -> tupl
         )
     if record or not is_reported:
         _note_unrecorded(state.job, file)
-    return listed, access_beside(file, python)
+    return listed, access_beside(file, options.python, python_here(options))
 
 
 def _note_own_hosts(job: str, record: HostsRecord, hosts: str) -> None:
@@ -236,8 +236,8 @@ def _note_unrecorded(job: str, file: Path) -> None:
     print_note(f"{job}: no record here of how its hosts are reached, so the hosts of {file} are asked")
 
 
-def _with(access: Access, python: str) -> Access:
-    return replace(access, python=python) if python else access
+def _with(access: Access, options: RecordOptions) -> Access:
+    return replace(access, python=options.python or access.python, here=python_here(options))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from ..core.text.terminal import harmless
 from ..core.text.text import fitted
 from ..core.wire.users import home
 from .command import Command, Declaration
-from .project import Setting, project_of
+from .project import COMMAND_LINE, Setting, project_of
 
 HOSTS_FILE = "hosts.txt"
 """The name of a hosts file without --hosts."""
@@ -152,6 +152,28 @@ class SlurmOptions(HostOptions):
         "OPTIONS",
         alone=THIS_ALLOCATION,
     )
+
+
+def python_here(options: HostOptions | RecordOptions) -> str:
+    """`--python` for an agent on this machine; that of a file of the project only for a launch.
+
+    A launch runs the project's program anyway. No other command may: the project may be a stranger's.
+    """
+    return "" if _project_python(options) else options.python
+
+
+def note_of_python_here(options: HostOptions) -> None:
+    """Say that the command does not use the Python of the project's file on this machine."""
+    if place := _project_python(options):
+        print_note(f"note: {place}: only a launch uses this Python on localhost; else write --python PATH")
+
+
+def _project_python(options: HostOptions | RecordOptions) -> str:
+    """The place of --python in a file of the project; empty if the command runs a program of the project."""
+    if options.runs_project:
+        return ""
+    places = (each.place for each in options.sources if each.flag == "--python")
+    return next((place for place in places if place != COMMAND_LINE), "")
 
 
 def print_note(line: str) -> None:

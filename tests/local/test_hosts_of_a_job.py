@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -66,25 +65,18 @@ def job(project: Project, tmp_path: Path, launched: tuple[list[str], Path]) -> I
     assert driver.returncode == 0
 
 
-@contextlib.contextmanager
-def _asks_no_other(running: Running) -> Iterator[None]:
-    before = running.agents()
-    yield
-    assert running.agents() == before + 1, "an agent of the Python that the launch was given"
-
-
 def test_a_command_asks_the_hosts_of_its_job_and_no_others(job: Running) -> None:
-    muster = job.project.muster
+    muster, agents = job.project.muster, job.agents()
     commands = {
         ("why", job.job[-4:]): "ranks 0-1 are in train",
         ("stacks", job.job): "ranks 0-1:\n    train (train.py:",
         ("eval", job.job, "step"): "ranks 0-1: 7\n",
     }
     for words, said in commands.items():
-        with _asks_no_other(job):
-            done = muster(*words)
+        done = muster(*words)
         assert said in done.stdout, (words, done)
         assert (done.returncode, done.stderr) == (0, ""), words
+    assert job.agents() == agents, "a Python that a file names ran on this machine"
     newest = muster("stacks")  # it runs here, so no host is asked for a newer one
     assert (newest.returncode, newest.stderr) == (0, f"job {job.job}\n")
     assert newest.stdout == muster("stacks", job.job).stdout

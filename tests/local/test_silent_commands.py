@@ -142,6 +142,7 @@ def slow(project: Project, tmp_path: Path) -> Iterator[SlowHosts]:
         program.chmod(0o700)
     muster.mkdir(mode=0o700)  # paramiko, which scans hosts, runs only this of the configuration
     (muster / "ssh_config").write_text(f"Host node3\n    ProxyCommand sh -c '{held}; exit 1'\n")
+    (muster / "ssh_config").chmod(0o600)
     (project.path / "hosts.txt").write_text("node[1-3]\n")
     (project.path / "folder").mkdir()
     path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -23,13 +23,20 @@ def made(tmp_path: Path) -> Path:
     config = tmp_path / ".muster" / "ssh_config"
     config.parent.mkdir(mode=0o755)
     config.write_text("Host node1\n")
-    config.chmod(0o644)
+    config.chmod(0o600)
     return config
 
 
 def test_the_configuration_beside_the_hosts_file_is_used(made: Path, tmp_path: Path) -> None:
     assert config_beside(tmp_path / "hosts.txt") == made
     assert config_beside(tmp_path / "elsewhere" / "hosts.txt") is None
+
+
+def test_one_of_a_cloned_repository_is_refused(made: Path, tmp_path: Path) -> None:
+    """It can run any command as the user, and git gives it the mode of the umask."""
+    made.chmod(0o644)
+    with pytest.raises(UsageError, match=f"others may read it, .*; read it, then: chmod go= {made}$"):
+        config_beside(tmp_path / "hosts.txt")
 
 
 @pytest.mark.parametrize("mode", [0o020, 0o002, 0o022])
@@ -74,7 +81,7 @@ PYTHON = ".muster-venv/current/bin/python"
 def named(made: Path) -> Path:
     pythons = made.parent / "pythons"
     pythons.write_text(f"# Written by setup.yml\nnode1 {PYTHON}\nnode2 /opt/my python/bin/python3\ngarbage\n")
-    pythons.chmod(0o644)
+    pythons.chmod(0o600)
     return pythons
 
 

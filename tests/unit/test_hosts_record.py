@@ -84,6 +84,13 @@ def test_a_record_that_others_may_write_is_not_used(tmp_path: Path) -> None:
         hosts_record.find(tmp_path / "runs", JOB)
 
 
+def test_a_record_names_no_python_of_this_machine(tmp_path: Path) -> None:
+    """A cloned repository may bring it."""
+    keep(tmp_path / "runs", access={"python": "./evil", "here": "./evil"})
+    record = hosts_record.find(tmp_path / "runs", JOB)
+    assert record and record.access == Access(python="./evil")
+
+
 def test_an_ssh_configuration_that_others_may_write_or_that_is_gone_is_not_used(tmp_path: Path) -> None:
     keep(tmp_path / "runs")
     config = tmp_path / "ssh_config"

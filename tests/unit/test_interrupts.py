@@ -276,7 +276,9 @@ def test_a_host_that_does_not_answer_holds_up_no_end(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.2", 0)) as server:
         port = server.getsockname()[1]
         (tmp_path / ".muster").mkdir(mode=0o700)
-        (tmp_path / ".muster" / "ssh_config").write_text("Host *\n  ConnectTimeout 600\n")
+        config = tmp_path / ".muster" / "ssh_config"
+        config.write_text("Host *\n  ConnectTimeout 600\n")
+        config.chmod(0o600)
         (tmp_path / "hosts.txt").write_text(f"127.0.0.2 port={port}\nlocalhost\n")
         server.settimeout(PATIENCE)
         with subprocess.Popen(

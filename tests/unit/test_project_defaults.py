@@ -18,7 +18,7 @@ from muster.deploy.cli.job_options import Status
 from muster.deploy.cli.launch import spec_of
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.project import project_of, with_defaults
-from muster.deploy.cli.shared import hosts_file_of
+from muster.deploy.cli.shared import HostOptions, RecordOptions, hosts_file_of, python_here
 from muster.deploy.core.connect import ownership
 from muster.deploy.core.errors import UsageError
 from tests.command_lines import parse
@@ -187,6 +187,22 @@ def test_other_commands_take_hosts_runs_and_python(here: Path) -> None:
     assert hosts_file_of("mine.txt") == Path("mine.txt")
     assert (Status().hosts_file, Status().runs_folder) == (Path("h.txt"), Path("out"))
     assert Status(runs="mine").runs_folder == Path("mine")
+
+
+def test_only_a_launch_runs_the_python_of_the_project_here(here: Path) -> None:
+    """The folder may be a clone of a stranger's repository."""
+    (here / "muster.toml").write_text('python = "./evil"')
+
+    def used(name: str, **given: Any) -> str:
+        values, sources = with_defaults(COMMANDS[name], {f"--{flag}": value for flag, value in given.items()})
+        command = COMMANDS[name].made(values, sources=sources)
+        assert isinstance(command, HostOptions | RecordOptions)
+        return python_here(command)
+
+    assert used("launch") == "./evil"
+    assert used("launch", **{"dry-run": True}) == ""
+    for name in {name for name, each in COMMANDS.items() if "--python" in each.flags} - {"launch"}:
+        assert (used(name), used(name, python="mine")) == ("", "mine"), name
 
 
 def test_a_default_hosts_file_that_is_missing_is_an_error(here: Path) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -83,11 +84,13 @@ class Access:
     """The Python of every host, if the user named one."""
     pythons: Annotated[Mapping[bounds.Name, bounds.Path], AtMost(MOST_HOSTS)] = field(default_factory=dict)
     """Otherwise, the Python that setup chose for a host. Other hosts use `python3`."""
+    here: bounds.Path = ""
+    """The Python of an agent on this machine, if the user named one. That of a record does not count."""
 
     def open(self, host: Host) -> Pipe:
         """Start an agent on the host."""
         if host.is_local:
-            return LocalPipe(self.python or None, of_this_machine(os.environ))
+            return LocalPipe(self.here or None, of_this_machine(os.environ))
         python = self.python or self.pythons.get(host.name, "python3")
         config = Path(self.ssh_config) if self.ssh_config else None
         from .transports.ssh_config import resolve
@@ -122,28 +125,36 @@ def pythons_beside(hosts_file: Path) -> Mapping[str, str]:
 
 
 def _made(path: Path, why: str) -> Path | None:
-    """A file that this machine has made, if it exists; `UsageError` if others may have written it."""
+    """A file that this machine has made, if it exists; `UsageError` if others may have written it.
+
+    Muster makes it for its user alone. git gives a file that it checks out the mode of the umask, which lets
+    others read it by default.
+    """
     if not path.is_file():
         return None
     require_own((path.parent, path), why)
+    if path.stat().st_mode & 0o077:
+        text = f"others may read it, so it may be of a cloned repository, and {why}"
+        raise UsageError(f"{path}: {text}; read it, then: chmod go= {shlex.quote(str(path))}")
     return path
 
 
-def access_beside(hosts_file: Path, python: str) -> Access:
+def access_beside(hosts_file: Path, python: str, here: str = "") -> Access:
     """The access to the hosts of a file: by the SSH configuration beside it, else by the user's own.
 
     `python`: the user's choice; without it, the Python that setup chose for the host, else `python3`.
+    `here`: the user's choice for this machine; without it, the Python of Muster.
     """
-    return access_with(config_beside(hosts_file), python, pythons_beside(hosts_file))
+    return replace(access_with(config_beside(hosts_file), python, here), pythons=pythons_beside(hosts_file))
 
 
-def access_with(ssh_config: Path | None, python: str, pythons: Mapping[str, str] | None = None) -> Access:
+def access_with(ssh_config: Path | None, python: str, here: str = "") -> Access:
     """The access to hosts by this SSH configuration, or by the user's own."""
     named = os.environ.get(CLIENT) or CLIENTS[0]
     client = next((client for client in CLIENTS if client == named), None)
     if client is None:
         raise UsageError(f"{CLIENT} is {' or '.join(CLIENTS)}, got {named!r}")
-    return Access(str(ssh_config.absolute()) if ssh_config else None, client, python, pythons or {})
+    return Access(str(ssh_config.absolute()) if ssh_config else None, client, python, here=here)
 
 
 def require_usable(access: Access) -> None:

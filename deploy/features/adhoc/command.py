@@ -193,7 +193,9 @@ class Get(HostOptions):
 
     def run(self) -> None:
         """Copy them, and print the paths here."""
-        options = JobOptions(job=self.file, hosts=self.hosts, runs=self.runs, python=self.python)
+        options = JobOptions(
+            job=self.file, hosts=self.hosts, runs=self.runs, python=self.python, sources=self.sources
+        )
         if names_job(self.file, options.runs_folder):
             self._run_for_job(options)
         else:
