@@ -109,6 +109,16 @@ def test_ranks_that_torch_brought_together_may_have_mpi_beside_it(folder: Path, 
     assert run(folder, meet, GLOO_SOCKET_IFNAME="lo")[:2] == (0, False)
 
 
+def test_a_status_that_the_kernel_would_cut_to_0_is_a_failure(folder: Path) -> None:
+    """os.system gives 256 for a command that ended with 1."""
+    statuses = {"256": 1, "512": 2, "1 << 16": 1, "-256": 255, "255": 255, "False": 0, "''": 1, "": 0}
+    program = (
+        "import os, sys\nif not os.fork(): sys.exit({})\nsys.stdout.write(str(os.wait()[1] >> 8) + ' ')\n"
+    )
+    text = "".join(program.format(status) for status in statuses)
+    assert run(folder, text)[2].split() == [str(kept) for kept in statuses.values()]
+
+
 FAILING = {"raise ValueError('boom')": 1, "sys.exit(3)": 3, "sys.exit('no')": 1, "print('well')": 0}
 # In the place of MPI_Finalize, which would wait for the others.
 AT_EXIT = """
