@@ -27,7 +27,16 @@ from muster.deploy.features.leases.driver import Leases
 from muster.deploy.features.leases.free import free_table
 from muster.deploy.features.leases.messages import LEASE, LEASES, Device, HostLeases, Lease
 from muster.deploy.features.leases.on_host import claims, leases
-from muster.deploy.features.leases.plan import NO_GPUS, WITHOUT_LIMIT, LeaseRequest, lease_request, visible
+from muster.deploy.features.leases.plan import (
+    ALSO_CHOOSING,
+    CHOOSING,
+    NO_GPUS,
+    WITHOUT_LIMIT,
+    LeaseOptions,
+    LeaseRequest,
+    lease_request,
+    visible,
+)
 from muster.deploy.features.slurm.options import AllocationOptions
 from tests.unit.plans import NODE, make_plan, request_of
 
@@ -50,6 +59,7 @@ def lease(*numbers: int, **more: Any) -> Lease:
         ({}, LeaseRequest(4)),
         ({"gpus": 6}, LeaseRequest(6)),
         ({"env": (("CUDA_VISIBLE_DEVICES", "2,3"),)}, LeaseRequest(0, "2,3")),
+        ({"env": (("ROCR_VISIBLE_DEVICES", "2,3"),)}, LeaseRequest(0, "2,3")),
         ({"env": NO_GPUS}, None),
     ],
 )
@@ -70,6 +80,9 @@ def test_a_host_without_gpus_is_asked_for_none() -> None:
     assert lease_request(spec(), spec().hosts[0], 4, NODE) is None
 
 
+SEES_1 = {"CUDA_VISIBLE_DEVICES": "1"}
+
+
 @pytest.mark.parametrize(
     ("env", "leased", "expected"),
     [
@@ -79,6 +92,9 @@ def test_a_host_without_gpus_is_asked_for_none() -> None:
         ((), lease(0, 1, kind="amd"), {"HIP_VISIBLE_DEVICES": "0,1"}),
         ((), lease(4, kind="ascend"), {"ASCEND_RT_VISIBLE_DEVICES": "4"}),
         ((("CUDA_VISIBLE_DEVICES", "1"),), lease(1), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        ((("HIP_VISIBLE_DEVICES", "1"),), lease(1), {**SEES_1, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        ((("ROCR_VISIBLE_DEVICES", "1"),), lease(1, kind="amd"), {}),
+        ((("CUDA_VISIBLE_DEVICES", "1"),), lease(1, kind="ascend"), {"ASCEND_RT_VISIBLE_DEVICES": "1"}),
         ((("CUDA_VISIBLE_DEVICES", "1"), ("CUDA_DEVICE_ORDER", "FASTEST_FIRST")), lease(1), {}),
         ((), lease(), {}),
     ],
@@ -87,6 +103,23 @@ def test_ranks_see_the_leased_gpus_in_the_order_of_their_local_ranks(
     env: tuple[tuple[str, str], ...], leased: Lease, expected: dict[str, str]
 ) -> None:
     assert visible(spec(env=env), leased) == expected
+
+
+@pytest.mark.parametrize("name", [*CHOOSING, *ALSO_CHOOSING])
+def test_a_number_of_gpus_and_a_choice_of_gpus_exclude_each_other(name: str) -> None:
+    for setting in (name, f"{name}=3"):
+        with pytest.raises(UsageError, match=f"--gpus and --env {name} exclude each other"):
+            LeaseOptions(gpus=1).check({"gpus": 1, "env": ("A=1", setting)})
+
+
+def test_two_choices_of_gpus_are_the_same() -> None:
+    given = {"env": ("HIP_VISIBLE_DEVICES=1", "ROCR_VISIBLE_DEVICES=0")}
+    LeaseOptions().check({**given, "slurm": "here"})
+    LeaseOptions().check({"env": ("CUDA_VISIBLE_DEVICES=1", "HIP_VISIBLE_DEVICES=1")})
+    with pytest.raises(
+        UsageError, match="HIP_VISIBLE_DEVICES and --env ROCR_VISIBLE_DEVICES choose different"
+    ):
+        LeaseOptions().check(given)
 
 
 def test_the_plan_has_the_variables_and_the_users_own_win() -> None:

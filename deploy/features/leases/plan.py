@@ -19,12 +19,16 @@ from ...core.text.text import count, duration, ranges
 from .messages import Device, Lease
 
 VARIABLES = {
-    "nvidia": "CUDA_VISIBLE_DEVICES",
-    "amd": "HIP_VISIBLE_DEVICES",
-    "ascend": "ASCEND_RT_VISIBLE_DEVICES",
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES"),
+    "ascend": ("ASCEND_RT_VISIBLE_DEVICES",),
 }
+"""The variables that choose GPUs of a kind. A lease sets the first."""
+CHOOSING = tuple(dict.fromkeys(name for names in VARIABLES.values() for name in names))
+ALSO_CHOOSING = ("ZE_AFFINITY_MASK", "NVIDIA_VISIBLE_DEVICES")
+"""Of GPUs that are not leased, and of a container engine."""
 ORDER, BY_BUS = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
-NO_GPUS = tuple((name, "") for name in VARIABLES.values())
+NO_GPUS = tuple((names[0], "") for names in VARIABLES.values())
 """The variables of a job with `--gpus 0`."""
 WITHOUT_LIMIT = "without limit"
 """The value of --wait that stands alone."""
@@ -82,11 +86,12 @@ class LeaseOptions(Options):
         for name in ("gpus", "wait"):
             if name in given and "slurm" in given:
                 raise UsageError(f'--{name}: Slurm assigns GPUs and hosts; its options: --slurm "--gpus 4"')
-        own = any(setting.partition("=")[0] in VARIABLES.values() for setting in given.get("env", ()))
-        if own and self.gpus is not None:
-            raise UsageError(
-                "--gpus and a variable such as CUDA_VISIBLE_DEVICES exclude each other; give one"
-            )
+        own = dict(setting.partition("=")[::2] for setting in given.get("env", ()))
+        named = [name for name in (*CHOOSING, *ALSO_CHOOSING) if name in own]
+        if named and self.gpus is not None:
+            raise UsageError(f"--gpus and --env {named[0]} exclude each other; give one")
+        if len({own[name] for name in named if name in CHOOSING}) > 1 and "slurm" not in given:
+            raise UsageError(f"--env {named[0]} and --env {named[1]} choose different GPUs; give one")
 
 
 @lazy_dataclass(frozen=True)
@@ -122,7 +127,7 @@ def lease_request(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> Lea
 def own_choice(spec: LaunchSpec) -> str | None:
     """The value of the user's own CUDA_VISIBLE_DEVICES or its like (--env), if there is one."""
     env = dict(spec.env)
-    return next((env[name] for name in VARIABLES.values() if name in env), None)
+    return next((env[name] for name in CHOOSING if name in env), None)
 
 
 def contribution(spec: LaunchSpec, lease: Lease) -> Contribution:
@@ -138,11 +143,14 @@ def visible(spec: LaunchSpec, lease: Lease) -> dict[str, str]:
     """
     if not lease.got:
         return {}
-    if own_choice(spec) is not None:  # its numbers are those of nvidia-smi, in which they were leased
+    names, numbers = VARIABLES.get(lease.kind, ()), [str(device.index) for device in lease.got]
+    if not {*names}.isdisjoint(
+        dict(spec.env)
+    ):  # its numbers are those of nvidia-smi, in which they were leased
         return {ORDER: BY_BUS} if lease.kind == "nvidia" and ORDER not in dict(spec.env) else {}
-    name, numbers = VARIABLES.get(lease.kind, ""), [str(device.index) for device in lease.got]
     if lease.kind != "nvidia":
-        return {name: ",".join(numbers)} if name else {}
+        return {name: ",".join(numbers) for name in names[:1]}
+    (name,) = names
     if lease.mig or dict(spec.env).get(ORDER, BY_BUS) != BY_BUS:
         return {name: ",".join(device.name for device in lease.got)}
     return {name: ",".join(numbers), ORDER: BY_BUS}
