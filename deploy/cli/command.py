@@ -67,11 +67,6 @@ class Command:
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict, kw_only=True, compare=False)
     """What the user has written, by the names of the flags."""
 
-    @property
-    def runs_project(self) -> bool:
-        """Whether the command runs a program of the folder in which it is given."""
-        return False
-
     def run(self) -> None:
         """Execute the command, by default with the function of its name in `done_by`."""
         getattr(import_module(f".{self.done_by}", __package__), type(self).__name__.lower())(self)

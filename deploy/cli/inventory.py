@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from ..core.connect.opener import Access, access_beside, access_with
-from ..core.connect.pipe import OpenPipe, Pipe
+from ..core.connect.pipe import OpenPipe
 from ..core.errors import MusterError, UnfitError, UsageError
 from ..core.hosts import hostfile
 from ..core.hosts.hostfile import Host
@@ -20,15 +20,7 @@ from ..core.plan.launcher import launcher_of
 from ..core.plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
 from ..core.text.text import count
 from ..features.leases.drained import load, usable
-from .shared import (
-    HOSTS_FILE,
-    THIS_ALLOCATION,
-    HostOptions,
-    SlurmOptions,
-    note_of_python_here,
-    print_note,
-    python_here,
-)
+from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, print_note, python_here
 
 if TYPE_CHECKING:  # most commands launch nothing
     from ..core.connect.cluster import Cluster
@@ -82,6 +74,8 @@ def of_file(options: HostOptions, drained: OnDrained = "keep") -> Inventory:
     if not options.hosts and path.name != str(path):
         print_note(f"note: the hosts of {path}")
     access = access_beside(path, options.python, python_here(options))
+    if access.here != access.python and any(host.is_local for host in listed):
+        print_note("note: only a launch uses python of muster.toml on localhost; others: --python PATH")
     return Inventory(listed, access.open, access)
 
 
@@ -111,7 +105,6 @@ def _of_this_machine(options: HostOptions, chosen: str, rule: SlotRule | None) -
     """
     from ..core.connect.cluster import Cluster
 
-    note_of_python_here(options)
     access = access_with(None, options.python, python_here(options))
     alone = (Host("localhost"),)
     with Cluster(alone, access.open) as cluster:
@@ -154,15 +147,6 @@ def with_slots(inventory: Inventory, rule: SlotRule | None) -> tuple[Host, ...]:
     if errors:
         raise UnfitError(errors.items())
     return hosts
-
-
-def without_hosts() -> Inventory:
-    """No hosts yet: Slurm gives a batch job its hosts when it starts."""
-
-    def open_pipe(host: Host) -> Pipe:
-        raise UsageError(f"{host.name}: Slurm has not given it yet")
-
-    return Inventory((), open_pipe)
 
 
 def cluster_of(options: HostOptions, find: Callable[[HostOptions], Inventory] = of_file) -> Cluster:
@@ -246,12 +230,7 @@ def inventory_of(
     options: SlurmOptions, seconds: float | None = None, drained: OnDrained = "leave out unless named"
 ) -> contextlib.AbstractContextManager[Inventory]:
     """The hosts that Slurm gives for `--slurm`, within these seconds; without it, those of the hosts file."""
-    if options.slurm:
-        return allocated(options, seconds)
-    inventory = of_file(options, drained)
-    if any(host.is_local for host in inventory.hosts):
-        note_of_python_here(options)
-    return contextlib.nullcontext(inventory)
+    return allocated(options, seconds) if options.slurm else contextlib.nullcontext(of_file(options, drained))
 
 
 def inventory_or_this_machine(

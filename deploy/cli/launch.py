@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..core import waits
-from ..core.connect.opener import connect_early
+from ..core.connect.opener import Access, connect_early
 from ..core.errors import UsageError
 from ..core.plan.flags import Options, flags_of
 from ..core.plan.launch_plan import Placement
@@ -30,7 +30,7 @@ from ..features.slurm.options import AllocationOptions, options_of
 from . import option_values as parse
 from .command import Declaration
 from .command_line import opposite
-from .inventory import Inventory, inventory_or_this_machine, with_slots, with_source, without_hosts
+from .inventory import Inventory, inventory_or_this_machine, with_slots, with_source
 from .launch_options import LaunchOptions
 from .rank_program import note_of_default, notes_of, program_of
 from .removed import answers
@@ -283,7 +283,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
         spec = with_code(spec, options, clock, progress)
     progress.stage(partial(waits.line, time.monotonic()))
     began = clock.now()
-    inventory = without_hosts() if slurm_options else stack.enter_context(inventory_for(options))
+    inventory = Inventory((), Access().open) if slurm_options else stack.enter_context(inventory_for(options))
     if options.slurm:
         clock.note("waiting for Slurm", began)
     listed = with_slots(inventory, options.slots)

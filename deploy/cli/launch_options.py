@@ -138,8 +138,3 @@ class LaunchOptions(FeatureOptions, RequestFlags, SlurmOptions):
     """The id of the job, if a program has chosen it (deploy/api). It is no flag."""
     call: str = field(default="", kw_only=True)
     """The folder with the function that the ranks run, and with the module that runs it."""
-
-    @property
-    def runs_project(self) -> bool:
-        """A dry run does not."""
-        return not self.dry_run

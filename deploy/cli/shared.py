@@ -155,25 +155,10 @@ class SlurmOptions(HostOptions):
 
 
 def python_here(options: HostOptions | RecordOptions) -> str:
-    """`--python` for an agent on this machine; that of a file of the project only for a launch.
-
-    A launch runs the project's program anyway. No other command may: the project may be a stranger's.
-    """
-    return "" if _project_python(options) else options.python
-
-
-def note_of_python_here(options: HostOptions) -> None:
-    """Say that the command does not use the Python of the project's file on this machine."""
-    if place := _project_python(options):
-        print_note(f"note: {place}: only a launch uses this Python on localhost; else write --python PATH")
-
-
-def _project_python(options: HostOptions | RecordOptions) -> str:
-    """The place of --python in a file of the project; empty if the command runs a program of the project."""
-    if options.runs_project:
-        return ""
-    places = (each.place for each in options.sources if each.flag == "--python")
-    return next((place for place in places if place != COMMAND_LINE), "")
+    """`--python` for this machine. That of a project's file is for a launch only: it may be a stranger's."""
+    is_launch = hasattr(options, "profile") and not getattr(options, "dry_run", False)
+    of_file = (each.flag == "--python" and each.place != COMMAND_LINE for each in options.sources)
+    return options.python if is_launch or not any(of_file) else ""
 
 
 def print_note(line: str) -> None:

@@ -18,7 +18,7 @@ from muster.deploy.core.plan.spec import LaunchSpec, Program
 from muster.deploy.features.all_options import OPTIONS
 from muster.deploy.features.containers.driver import HostImage, contributions
 from muster.deploy.features.leases.messages import Lease
-from muster.deploy.features.leases.plan import contribution
+from muster.deploy.features.leases.plan import visible
 
 TOOLS = RankPrograms(
     rank="# rank.py\n",
@@ -94,7 +94,8 @@ def make_plan(
     )
     more = dict.fromkeys(by_host, added)
     for host, lease in (leases or {}).items():
-        more[host] += contribution(request, lease)
+        numbers = tuple(device.index for device in lease.got)
+        more[host] += Contribution(gpus=numbers, env=visible(request, lease))
     for host, each in contributions(request, by_host, containers or {}, INSIDE)[0].items():
         more[host] += each
         by_host[host] = each.facts or by_host[host]

@@ -66,8 +66,7 @@ def _ancestry(pid: str) -> set[str]:
     pids: set[str] = set()
     while pid.isdigit() and pid not in pids and len(pids) < MOST_ANCESTORS:
         pids.add(pid)
-        stat = read_stat(pid)
-        pid = str(stat.parent) if stat else ""
+        pid = str(stat.parent) if (stat := read_stat(pid)) else ""
     return pids
 
 

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from ..errors import MusterError, UnfitError
-from ..waits import Wait, waiting
+from ..waits import waiting
 from ..wire.os_errors import explain
 from .channel import Channel
 from .requests.request import Answer, Request
@@ -90,10 +90,9 @@ def _work(left: deque[str], attempt: Callable[[str], None], done: SimpleQueue[Ba
             return
         try:
             attempt(host)
+            done.put(None)
         except BaseException as error:  # noqa: BLE001  # for the thread that waits
             done.put(error)
-        else:
-            done.put(None)
 
 
 def in_thread(act: Callable[[], Result]) -> Future[Result]:
@@ -119,11 +118,10 @@ def ask_every(
     """Ask every host, with its `arguments`, before waiting for the first answer; all have the same time."""
     began = time.monotonic()
     answers = {host: channel.post(request, **arguments(host)) for host, channel in channels.items()}
-    results: dict[str, Answer] = {}
-    errors: dict[str, MusterError] = {}
+    results, errors = dict[str, Answer](), dict[str, MusterError]()
     with waiting(hosts=answers) as noted:
         for host, answer in answers.items():
-            answer.add_done_callback(partial(_note_answer, noted, host))
+            answer.add_done_callback(partial(lambda host, _: noted.over_for(host), host))
         for host, future in answers.items():
             try:
                 results[host] = channels[host].wait(future, seconds, began)
@@ -131,10 +129,6 @@ def ask_every(
                 errors[host] = error
             noted.over_for(host)
     return HostOutcomes(results, errors)
-
-
-def _note_answer(noted: Wait, host: str, answer: Future[Any]) -> None:
-    noted.over_for(host)
 
 
 def one_of_each(channels: Mapping[str, Channel], folders: Mapping[str, str]) -> dict[str, Channel]:

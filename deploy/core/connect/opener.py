@@ -125,25 +125,20 @@ def pythons_beside(hosts_file: Path) -> Mapping[str, str]:
 
 
 def _made(path: Path, why: str) -> Path | None:
-    """A file that this machine has made, if it exists; `UsageError` if others may have written it.
-
-    Muster makes it for its user alone. git gives a file that it checks out the mode of the umask, which lets
-    others read it by default.
-    """
+    """A file that this machine has made, if it exists; `UsageError` if others may have written it."""
     if not path.is_file():
         return None
     require_own((path.parent, path), why)
-    if path.stat().st_mode & 0o077:
-        text = f"others may read it, so it may be of a cloned repository, and {why}"
-        raise UsageError(f"{path}: {text}; read it, then: chmod go= {shlex.quote(str(path))}")
+    if path.stat().st_mode & 0o077:  # git gives a file of a clone the mode of the umask
+        why = f"others may read it, so it may be of a cloned repository, and {why}"
+        raise UsageError(f"{path}: {why}; read it, then: chmod go= {shlex.quote(str(path))}")
     return path
 
 
 def access_beside(hosts_file: Path, python: str, here: str = "") -> Access:
     """The access to the hosts of a file: by the SSH configuration beside it, else by the user's own.
 
-    `python`: the user's choice; without it, the Python that setup chose for the host, else `python3`.
-    `here`: the user's choice for this machine; without it, the Python of Muster.
+    `python`, `here`: the user's choice; without it, the Python that setup chose for the host, else `python3`.
     """
     return replace(access_with(config_beside(hosts_file), python, here), pythons=pythons_beside(hosts_file))
 

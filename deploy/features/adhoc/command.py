@@ -193,9 +193,8 @@ class Get(HostOptions):
 
     def run(self) -> None:
         """Copy them, and print the paths here."""
-        options = JobOptions(
-            job=self.file, hosts=self.hosts, runs=self.runs, python=self.python, sources=self.sources
-        )
+        same = ("hosts", "runs", "python", "sources")
+        options = JobOptions(job=self.file, **{name: getattr(self, name) for name in same})
         if names_job(self.file, options.runs_folder):
             self._run_for_job(options)
         else:
@@ -209,19 +208,18 @@ class Get(HostOptions):
                 paths, errors, left_out, absent = transfer.get_files(
                     job.channels, job.state.job, inner, folder, progress.add
                 )
-            hosts, silent = [*job.channels.keys() - errors.keys()], job.silent
         shown = paths if len(paths) <= MOST_PATHS else paths[: MOST_PATHS - 1]
         sys.stdout.writelines(f"{harmless(str(path))}\n" for path in shown)
-        if len(shown) < len(paths):
-            sys.stdout.write(f"{len(paths) - len(shown)} more in {folder}\n")
-        failed = [*silent.items(), *((host, error.reason) for host, error in errors.items())]
+        sys.stdout.write(f"{more} more in {folder}\n" if (more := len(paths) - len(shown)) else "")
+        failed = [*job.silent.items(), *((host, error.reason) for host, error in errors.items())]
         for line in [*lines_of(failed), *[*absent.values(), *left_out][:MOST_PATHS]]:
             print_note(line)
         if failed or absent:
             raise Exit(code=UnfitError.exit_status)
         if not paths:
             what = f"no file {inner}" if inner else "no files beside its code or in $MUSTER_OUT"
-            raise MusterError(f"{job.state.job} has left {what} on {fold_names(hosts)}")
+            where = fold_names(job.channels.keys() - errors)
+            raise MusterError(f"{job.state.job} has left {what} on {where}")
 
     def _run_for_path(self) -> None:
         with reached_hosts(self) as (cluster, errors):

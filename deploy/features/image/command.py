@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...cli.child_program import run_program
 from ...cli.command import Command, Exit
-from ...cli.shared import JSON, HostOptions, cache_folder, python_here
+from ...cli.shared import JSON, HostOptions, cache_folder
 from ...core.connect.cluster import Cluster
 from ...core.connect.opener import access_with
 from ...core.decode import MALFORMED, from_json
@@ -258,9 +258,7 @@ class ImagePush(HostOptions):
         began = time.monotonic()
         with (
             archive.used(),
-            contextlib.closing(
-                Cluster(chosen, access_with(config, self.python, python_here(self)).open)
-            ) as cluster,
+            contextlib.closing(Cluster(chosen, access_with(config, self.python).open)) as cluster,
         ):
             failed = cluster.connect()
             lacking = survey(cluster, inspected, failed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict
 
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
@@ -20,7 +21,7 @@ from ...core.plan.launch_plan import Contribution
 from ...core.text.terminal import harmless
 from ...core.text.text import duration
 from .messages import LEASE, LEASE_END, Lease
-from .plan import LeaseOptions, contribution, impossible, lease_request, refused
+from .plan import LeaseOptions, impossible, lease_request, refused, visible
 
 PATIENCE_SECONDS = 3.0
 """For the processes of a job that has just ended, and its agents, to end too."""
@@ -40,7 +41,10 @@ class Leases(Feature):
         leases = leasing.look() if start.is_dry_run else leasing.take()
         for note in () if start.spec.attempt else leasing.notes:
             start.emit(Said(note))
-        return {host: contribution(start.spec, lease) for host, lease in leases.items()}
+        return {
+            host: Contribution(gpus=tuple(device.index for device in each.got), env=visible(start.spec, each))
+            for host, each in leases.items()
+        }
 
 
 class LeaseRequests:
@@ -67,7 +71,7 @@ class LeaseRequests:
         is_noted = waits == 0
         while (leased := self._try()) is None:
             if waits is not None and time.monotonic() - began > max(waits, patience):
-                raise self._refusal()
+                raise UnfitError(self._refused().items())
             if not is_noted:
                 self._emit(Waiting(self._line()))
                 is_noted = True
@@ -80,7 +84,7 @@ class LeaseRequests:
         """What it would lease now. It keeps nothing."""
         found = self._ask(take=False)
         if found is None:
-            raise self._refusal()
+            raise UnfitError(self._refused().items())
         self._end(self._requests)
         return found
 
@@ -96,7 +100,7 @@ class LeaseRequests:
         requests, spec = self._requests, self._spec
         channels = {name: self._cluster.channels[name] for name in requests}
         same = {"job": spec.job, "user": spec.user, "queued": self._queued, "take": take}
-        asked = ask_every(channels, LEASE, ASK_SECONDS, lambda host: {**same, **requests[host].as_request()})
+        asked = ask_every(channels, LEASE, ASK_SECONDS, lambda host: {**same, **asdict(requests[host])})
         answers = self._answers = asked.require_all()
         self._agree([lease.arrived for lease in answers.values() if lease.arrived])
         self.notes = _notes(answers)
@@ -119,9 +123,6 @@ class LeaseRequests:
     def _refused(self) -> dict[str, HostError]:
         now, missing = time.time(), self._answers.items()
         return {host: refused(self._requests[host], lease, now) for host, lease in missing if not lease.ready}
-
-    def _refusal(self) -> UnfitError:
-        return UnfitError(self._refused().items())
 
     def _line(self) -> str:
         """`waits for GPUs: node1: 4 GPUs wanted, 2 free: GPUs 0-5: job JOB of alice for 2 h`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ...core.decode import lazy_dataclass
@@ -12,7 +12,6 @@ from ...core.errors import HostError, UsageError
 from ...core.hosts.host_facts import Facts
 from ...core.hosts.hostfile import Host
 from ...core.plan.flags import Options, flag
-from ...core.plan.launch_plan import Contribution
 from ...core.plan.spec import ALL_GPUS, LaunchSpec
 from ...core.text.terminal import harmless
 from ...core.text.text import count, duration, ranges
@@ -102,10 +101,6 @@ class LeaseRequest:
     chosen: str | None = None
     """The value of the user's own variable, whose GPUs it leases instead."""
 
-    def as_request(self) -> dict[str, Any]:
-        """The fields of the request to the agent."""
-        return asdict(self)
-
 
 def lease_request(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> LeaseRequest | None:
     """What a job wants of a host; None for nothing.
@@ -128,11 +123,6 @@ def own_choice(spec: LaunchSpec) -> str | None:
     """The value of the user's own CUDA_VISIBLE_DEVICES or its like (--env), if there is one."""
     env = dict(spec.env)
     return next((env[name] for name in CHOOSING if name in env), None)
-
-
-def contribution(spec: LaunchSpec, lease: Lease) -> Contribution:
-    """What a lease adds to the plan of its host."""
-    return Contribution(gpus=tuple(device.index for device in lease.got), env=visible(spec, lease))
 
 
 def visible(spec: LaunchSpec, lease: Lease) -> dict[str, str]:

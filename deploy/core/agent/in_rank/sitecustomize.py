@@ -2,7 +2,7 @@
 
 It imports muster_program_end.py, and the modules that features add (START), while this folder is on the path.
 
-Four kinds of failure look like success, or like no end, from outside:
+Three kinds of failure look like success, or like no end, from outside:
 
 * A rank under torchrun is not a rank to MPI: each has a world of size 1. N models are trained, and all end
   with 0. Such a rank leaves a file, by which `rank.py` reports a failure.
@@ -10,8 +10,6 @@ Four kinds of failure look like success, or like no end, from outside:
   MPI_Abort for programs that import mpi4py. For those that do not, as with torch's own MPI backend, the rank
   ends here without MPI_Finalize.
 * A rank that dies of an exception may not end, because one of its threads lives (muster_program_end.py).
-* The kernel keeps eight bits of a status, so `sys.exit(256)` would be success. `os._exit(256)`, `raise
-  SystemExit(256)` and `exit 256` of a shell cannot be seen.
 
 If Open MPI's library is loaded, it is asked through ctypes. Standard library only, Python 3.9. What acts at
 the end is loaded at the start: the disk may not answer by then, or have another Python.
@@ -27,7 +25,7 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 START = "MUSTER_START"
 """The variable with the names of modules beside this one, in each of which `begin` is called."""
@@ -44,23 +42,19 @@ class _End:
         self._over = over
         world = environment.get("WORLD_SIZE", "")
         self._world = int(world) if world.isdecimal() else 1
-        self._agent = environment.get("MUSTER_AGENT", "")
-        self._marker = os.path.join(self._agent, f"{ALONE}-{environment.get('RANK')}")
+        self._marker = f"{environment.get('MUSTER_AGENT')}/{ALONE}-{environment.get('RANK')}"
         self._in_mpi_job = not STARTED_BY_MPI.isdisjoint(environment)
         self._status = 0
 
     def note_status(self, status: Any) -> None:
         """The status, or SystemExit, that the program ends with."""
-        if isinstance(status, SystemExit):
-            status = status.code
-        status = _kept(status)
+        status = getattr(status, "code", status)
         self._status = (status & 0xFF) if isinstance(status, int) else int(status is not None)
 
     def judge(self) -> None:
         """Python calls this last at exit, because it is registered first."""
         status = self._over.judge(self._status)
-        library = _loaded_mpi()
-        if library is None or not _flag(library, "MPI_Initialized"):
+        if (library := _loaded_mpi()) is None or not _flag(library, "MPI_Initialized"):
             return
         finalized = _flag(library, "MPI_Finalized")
         if status and not finalized and "mpi4py.MPI" not in sys.modules:
@@ -117,19 +111,9 @@ def _met_by_torch() -> bool:
     return "mpi4py.MPI" in sys.modules or not c10d.is_mpi_available()
 
 
-def _kept(status: Any) -> Any:
-    """The status; in place of one that the kernel cuts to 0, what os.system means by it: 256 is 1."""
-    return status >> 8 & 0xFF or 1 if isinstance(status, int) and status and not status & 0xFF else status
-
-
-def _keep_statuses() -> None:
-    """Have `sys.exit` end the program with a status that the kernel keeps."""
-    original = sys.exit
-
-    def exit(status: Any = None, /) -> NoReturn:  # noqa: A001  # the name that the program sees
-        original(_kept(status))
-
-    sys.exit = exit
+def _exit(status: Any = None, /, end: Any = sys.exit) -> None:
+    """`sys.exit`. The kernel would cut 256, which os.system gives for a command with status 1, to 0."""
+    end(status >> 8 & 0xFF or 1 if isinstance(status, int) and status and not status & 0xFF else status)
 
 
 def _watch_mpi4py(end: _End) -> None:
@@ -183,11 +167,9 @@ def _leave_the_path(folder: str) -> None:
     """Remove this folder from the path: a child of the program is not a rank and must not import it."""
     sys.path[:] = [path for path in sys.path if path != folder]
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    left = os.pathsep.join(path for path in paths if path != folder)
-    if left:
-        os.environ["PYTHONPATH"] = left
-    else:
-        os.environ.pop("PYTHONPATH", None)
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path != folder)
+    if not os.environ["PYTHONPATH"]:
+        del os.environ["PYTHONPATH"]
 
 
 def _run_next() -> None:
@@ -209,7 +191,7 @@ if __name__ == "sitecustomize":
     _leave_the_path(os.path.dirname(os.path.abspath(__file__)))
     the_end = _End(dict(os.environ), the_over)
     atexit.register(the_end.judge)
-    _keep_statuses()
+    sys.exit = _exit  # type: ignore[assignment]
     with contextlib.suppress(Exception):  # the program reports an error of mpi4py itself
         _watch_mpi4py(the_end)
     _run_next()
