@@ -51,7 +51,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     ),
     "lease": {
         **{"kind": "nvidia", "ready": False, "all": 8, "mig": False, "got": [DEVICE], "taken": [DEVICE]},
-        **{"arrived": 1.0, "beside": ["bob"], "in_the_way": "a process"},
+        **{"arrived": 1.0, "beside": ["bob"]},
     },
     "leases": {
         "kind": "nvidia",

@@ -105,7 +105,6 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     gpus = [Device(number, name) for number, name in enumerate(ALL)]
     monkeypatch.setattr(claims, "SETUP", str(made / "none"))
     monkeypatch.setattr(claims, "WITHOUT_SETUP", str(made))
-    monkeypatch.setattr(claims, "TURN_SECONDS", 0.05)
     monkeypatch.setattr(leases, "look", lambda: Devices("nvidia", gpus))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     yield made
@@ -182,27 +181,6 @@ def test_the_claims_of_a_sample_have_a_bound(folder: Path, take: Callable[..., A
         assert len(json.dumps(claims.leased_gpus())) < 1 << 14
         assert sum(len(lease.gpus) for lease in sample().leases) <= claims.MOST_DEVICES
         assert [gpu.job for gpu in free().gpus] == ["a"] * 8
-
-
-@pytest.mark.parametrize(
-    ("act", "shown"),
-    [
-        (("claim", claims.TURN, b""), "is locked by process {pid} python"),
-        (("link", claims.TURN, "/etc/passwd"), f"it is of {STRANGER}"),
-        (("pipe", claims.TURN, None), f"it is no ordinary file; it is of {STRANGER}"),
-        (("folder", claims.TURN, None), f"it is of {STRANGER}"),
-    ],
-    ids=["locked", "link", "pipe", "folder"],
-)
-def test_nobody_waits_for_who_is_in_the_way(
-    folder: Path, take: Callable[..., Any], act: Act, shown: str
-) -> None:
-    with stranger(folder, act) as pid:
-        lease = take("a", 8)
-        assert lease.ready
-        assert shown.format(pid=pid) in lease.in_the_way
-        assert f"of {STRANGER}" in free().problem
-    assert [gpu.job for gpu in free().gpus] == ["a"] * 8
 
 
 def test_the_lock_of_a_stranger_does_not_keep_a_dead_claim_alive(

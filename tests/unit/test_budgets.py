@@ -32,7 +32,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/hints": 774,
     "deploy/features/image": 1_105,
     "deploy/features/init": 112,
-    "deploy/features/leases": 1_476,
+    "deploy/features/leases": 1_392,
     "deploy/features/metrics": 100,
     "deploy/features/nested": 59,
     "deploy/features/notify": 154,

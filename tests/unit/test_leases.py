@@ -260,16 +260,15 @@ def test_the_last_date_of_arrival_counts_on_every_host(hosts: Hosts) -> None:
     assert hosts.job(3, gpus=4)._queued == 0.0, "the clock of the driver does not count"
 
 
-def test_a_launch_notes_other_users_and_who_is_in_the_way() -> None:
+def test_a_launch_notes_other_users() -> None:
     answers = {
         "node1": lease(beside=("ann", "bob")),
-        "node2": lease(beside=("ann", "bob"), in_the_way="/tmp/x is locked by process 7 \x1b[31m of eve"),
+        "node2": lease(beside=("ann", "bob")),
         "node3": lease(),
     }
     assert leasing._notes(answers) == [
         "note: node[1-2]: other users lease GPUs there too, in /tmp: ann, bob; let `muster setup` make a "
         "folder for that",
-        "note: node2: /tmp/x is locked by process 7  of eve",
     ]
 
 

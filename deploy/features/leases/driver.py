@@ -133,9 +133,6 @@ class LeaseRequests:
 def _notes(answers: Mapping[str, Lease]) -> list[str]:
     """What users should know about the leases of hosts that others use too."""
     found = [
-        (host, text)
-        for host, lease in answers.items()
-        for text in (SHARED.format(", ".join(lease.beside)) if lease.beside else "", lease.in_the_way)
-        if text
+        (host, SHARED.format(", ".join(lease.beside))) for host, lease in answers.items() if lease.beside
     ]
     return [f"note: {harmless(line)}" for line in lines_of(found)]

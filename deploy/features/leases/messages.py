@@ -53,8 +53,6 @@ class Lease:
     """When it came into the queue, by the clock of the host; 0 if it does not wait."""
     beside: Annotated[tuple[Name, ...], AtMost(8)] = ()
     """Other users who lease GPUs there, if setup has made no folder for that."""
-    in_the_way: Text = ""
-    """Who locks a file that all agents lock for a moment."""
 
 
 @lazy_dataclass(frozen=True)
@@ -75,7 +73,7 @@ class HostLeases:
     gpus: Devices
     waiting: Annotated[tuple[WaitingJob, ...], AtMost(MOST_CLAIMS)]
     problem: Text = ""
-    """Why the GPUs are not known, or who is in the way of leases."""
+    """Why the GPUs or their leases are not known."""
 
 
 LEASE = Request("lease", Lease)

@@ -2,7 +2,8 @@
 
 A claim is a file that its agent keeps locked (flock). The kernel releases the lock at any end of the agent: a
 claim without a lock is over. A GPU is taken if a living claim has it. No two users need the same file, and
-nobody can remove another's in a sticky folder.
+nobody can remove another's in a sticky folder. An agent claims GPUs first and then reads all claims: if two
+claim the same GPU at once, at least one of them sees the other's claim, and withdraws its own.
 
 The text of a claim is that of its user, a stranger. Its owner and the time of its arrival are the kernel's:
 the owner of the file, and the last change of its inode (`st_ctime`). So no text changes after it was written:
@@ -23,7 +24,7 @@ import secrets
 import stat
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from ....core.agent.processes import peek
@@ -31,8 +32,7 @@ from ....core.wire.frames import Frame
 from ....core.wire.users import name_of
 
 SETUP, WITHOUT_SETUP = "/var/lib/muster/leases", "/tmp"  # noqa: S108  # sticky, and root's
-CLAIM, TURN = "muster-claim-", "muster-lease-turn"
-TURN_SECONDS, PAUSE_SECONDS = 2.0, 0.01
+CLAIM = "muster-claim-"
 DAY = 86400.0
 MOST_BYTES, MOST_DEVICES, MOST_TIME = 4096, 256, 1e11
 MOST_NAME, MOST_OF_USER, MOST_SHOWN, MOST_NAMED = 64, 1 << 14, 64, 8
@@ -312,90 +312,16 @@ def _is_locked(descriptor: int) -> bool:
 
 def _is_of_strangers(status: os.stat_result) -> bool:
     """Whether only other users hold the lock of a file: anybody who can read it can lock it."""
-    owners = [owner for _, owner in lock_holders(status)]
-    return bool(owners) and None not in owners and status.st_uid not in owners
-
-
-def lock_holders(status: os.stat_result) -> list[tuple[int, int | None]]:
-    """The processes that hold the lock of a file, by device and inode, each with its user.
-
-    None for a user that is hidden here. A process of another container is not listed.
-    """
     file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    found: list[tuple[int, int | None]] = []
-    for line in peek("/proc/locks", MOST_LOCKS).split("\n"):
+    owners = set[int]()
+    for line in peek("/proc/locks", MOST_LOCKS).split("\n"):  # without processes of other containers
         words = line.split()
-        if words[1:2] == ["FLOCK"] and words[5:6] == [file] and words[4].isdigit():
+        if words[1:2] == ["FLOCK"] and words[5:6] == [file]:
             try:
-                found.append((int(words[4]), os.stat(f"/proc/{words[4]}").st_uid))
-            except OSError:
-                found.append((int(words[4]), None))
-    return found
-
-
-# -- the turn --
-
-
-@contextlib.contextmanager
-def turn() -> Iterator[str]:
-    """Let one agent at a time look for free devices and claim them, if no process is in the way.
-
-    Yields who is in the way; empty for nobody. Claims that two agents make at once are noticed without it.
-    """
-    path = os.path.join(folder(), TURN)
-    descriptor, why = _turn(path)
-    try:
-        yield why
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _turn(path: str) -> tuple[int | None, str]:
-    """The descriptor of the locked file; or None, and why it is not locked."""
-    try:
-        descriptor = _open(path)
-    except OSError as error:
-        return None, f"{path} cannot be locked: {error.strerror or error}{_owner(path)}"
-    end = time.monotonic() + TURN_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                break
-            time.sleep(PAUSE_SECONDS)
-        else:
-            return descriptor, ""
-    named = [
-        f"process {pid} {peek(f'/proc/{pid}/comm', 64).strip()} of {'?' if user is None else name_of(user)}"
-        for pid, user in lock_holders(os.fstat(descriptor))[:MOST_NAMED]
-    ]
-    os.close(descriptor)
-    return None, f"{path} is locked by {', '.join(named) or 'a process that is not seen from here'}"
-
-
-def _open(path: str) -> int:
-    """Open a file that everybody may lock, and make it if it is missing; OSError for anything else."""
-    try:
-        # Without O_CREAT: the kernel refuses it for another user's file in a sticky folder.
-        descriptor = os.open(path, READ)
-    except FileNotFoundError:
-        try:
-            descriptor = os.open(path, READ | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            return os.open(path, READ)
-        os.fchmod(descriptor, 0o644)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError("it is no ordinary file")
-    return descriptor
-
-
-def _owner(path: str) -> str:
-    with contextlib.suppress(OSError):
-        return f"; it is of {name_of(os.lstat(path).st_uid)}"
-    return ""
+                owners.add(os.stat(f"/proc/{words[4]}").st_uid)
+            except OSError:  # the process is hidden here
+                return False
+    return bool(owners) and status.st_uid not in owners
 
 
 # -- what others see --

@@ -166,9 +166,7 @@ class Leases:
         except OSError as error:
             problems.append(f"its GPUs are not known: {error}")
         try:
-            with claims.turn() as in_the_way:
-                problems += [in_the_way] if in_the_way else []
-                living = claims.living_claims()
+            living = claims.living_claims()
         except OSError as error:
             problems.append(str(error))
         holders = _holders(living)
@@ -192,15 +190,13 @@ class Leases:
         number = request["gpus"] if request["chosen"] is None else len(gpus)
         want = LeaseRequest(number, tuple(device.name for device in gpus)) if number else None
         waits = Claim(request["job"], wants=want, queued=request["queued"], by=request["user"][:MOST_NAME])
-        with claims.turn() as in_the_way:
-            others = claims.living_claims(self._own.paths)
-            found = self._find(gpus, number, others, self._order(waits))
-            ready = len(found.devices) >= number
-            if ready and take:
-                found = self._take(waits, found)
-                ready = len(found.devices) >= number
-            if not (ready and take):
-                self._wait(waits, keeps=take)
+        others = claims.living_claims(self._own.paths)
+        found = self._find(gpus, number, others, self._order(waits))
+        if take and len(found.devices) >= number:
+            found = self._take(waits, found)
+        ready = len(found.devices) >= number
+        if not (ready and take):
+            self._wait(waits, keeps=take)
         own = self._own.claim
         return {
             "kind": self._devices.kind,
@@ -211,7 +207,6 @@ class Leases:
             "taken": found.taken,
             "arrived": own.order[0] if own.wants else 0.0,
             "beside": claims.users_beside(others),
-            "in_the_way": in_the_way,
         }
 
     def _gpus(self, request: Frame) -> Sequence[Device]:
@@ -269,7 +264,7 @@ class Leases:
         self._own.publish(claim)
         holders = _holders(claims.living_claims(self._own.paths))
         rivals = [device for device in found.devices if device.name in holders.keys() - had.has.keys()]
-        if rivals:  # each of two agents that claim at once sees the other; both try again
+        if rivals:  # this job tries again, at its place in the queue
             self._own.withdraw()
             taken = [_described(device, holders[device.name]) for device in rivals]
             return LeaseOffer([each for each in found.devices if each not in rivals], [*found.taken, *taken])
