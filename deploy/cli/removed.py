@@ -23,6 +23,10 @@ REMOVED: Mapping[str, str] = {
         (f"bench collectives --{name}" for name in ("op", "root", "check", "stepbytes")),
         "leave it out; results are checked sums, rank 0 is the root, and sizes grow by --stepfactor",
     ),
+    **dict.fromkeys(
+        (f"bench {name} --{flag}" for name in ("links", "hosts") for flag in ("baseline", "keep")),
+        "keep the output of `--json`, and compare it with a later one",
+    ),
     "launch --slurm-login": "log in to the login node, and launch there",
     "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",
     "check --bisect": "use `check --bench`, which measures every link and host",

@@ -7,7 +7,7 @@ field of the documents themselves, by its path. A field without an entry stops t
 from __future__ import annotations
 
 CHECK = """`muster check --json` prints the measurements of every host, and every finding. With `--bench` it
-also prints `links` and `speeds`, in the form of the files of `.muster/bench` ([bench.links](#benchlinks),
+also prints `links` and `speeds`, with the fields of `muster bench` ([bench.links](#benchlinks),
 [bench.hosts](#benchhosts))."""
 STATUS = "`muster status --json` prints a list of jobs, the oldest first."
 RESULT = """The file `runs/JOB/result.json`, which the driver writes last. `why`, `late`, `written`,
@@ -43,9 +43,9 @@ EVAL = "`muster eval --json` prints the answer of every selected rank."
 DATA_LIST = "`muster data list --json` prints an object with a list of data sets for each host."
 DATA_VERIFY = "`muster data verify --json` prints an object with an entry for each host."
 TOP = "`muster top --json` prints each host and rank with its [newest sample](samples.md)."
-BENCH_LINKS = "`muster bench links --json` prints these fields; files in `.muster/bench` end with `links`."
+BENCH_LINKS = "`muster bench links --json` prints these fields."
 BENCH_SWEEP = "`muster bench collectives --json` prints a row for each [operation and size](../bench.md)."
-BENCH_HOSTS = "`muster bench hosts --json` prints these fields; files in `.muster/bench` end with `figures`."
+BENCH_HOSTS = "`muster bench hosts --json` prints these fields."
 IMAGE = "`muster image check --json` prints the results of the image's own checks."
 
 OMITTED = {"JobState.recorded"}
@@ -211,7 +211,6 @@ DOCUMENTS = (
             *(("links[].source", "str"), ("links[].target", "str")),
             *(("links[].latency_s", "float"), ("links[].bytes_per_s", "float")),
             ("slow", "tuple[Slow, ...]"),
-            ("slower", "tuple[Slow, ...] | None"),
             ("problems", "dict"),
         ),
     ),
@@ -233,7 +232,6 @@ DOCUMENTS = (
             *(("job", "str"), ("made", "str"), ("hosts", "tuple[str, ...]")),
             ("figures", "tuple[list, ...]"),
             ("slow", "tuple[SlowHost, ...]"),
-            ("slower", "tuple[SlowHost, ...] | None"),
             ("problems", "dict"),
         ),
     ),
@@ -259,14 +257,13 @@ MEANINGS = {
     "links[].latency_s": "half of a round trip of a small message that began at `source`, in seconds",
     "links[].bytes_per_s": "bytes per second of large messages from `source` to `target`",
     "slow": "links or hosts that are slow compared with the others of the same run",
-    "slower": "links or hosts that are slower than in the baseline; null without a baseline",
     "problems": "hosts whose figures are missing or impossible, with the reason",
     "Slow.quantity": "`bandwidth` or `latency`",
     "Slow.where": "`link`; or `from`, `to` or `host`: most links from a host, to it, or both",
     "Slow.source": "the host where it begins; empty for `to`",
     "Slow.target": "the host where it ends; empty for `from`",
     "Slow.value": "bytes per second, or seconds; of several links the median",
-    "Slow.usual": "the same of the links that it is compared with, or in the baseline",
+    "Slow.usual": "the same of the links that it is compared with",
     "rows[].operation": "the operation, by its name in nccl-tests",
     "rows[].size": "bytes",
     "rows[].count": "elements of a rank, or of each part",
@@ -281,7 +278,7 @@ MEANINGS = {
     "SlowHost.name": "the figure",
     "SlowHost.unit": "its unit",
     "SlowHost.value": "its value on that host",
-    "SlowHost.usual": "the median of the other hosts, or its own value in the baseline",
+    "SlowHost.usual": "the median of the other hosts",
     "fit": "whether every host is fit: no finding is an error",
     "expression": "the expression",
     "ranks.RANK.value": "the value as text (`repr`); null after an error",

@@ -103,11 +103,3 @@ def test_the_matrix_agrees_with_iperf3(project: Project, cluster: Cluster) -> No
     for (source, target), bytes_per_s in measured.items():
         judge = bytes_per_s_of_iperf3(cluster, source, target)
         assert bytes_per_s == pytest.approx(judge, rel=0.1), (source, target)
-
-
-@pytest.mark.usefixtures("limited")
-def test_a_link_that_gets_slower_than_the_baseline_is_named(project: Project, cluster: Cluster) -> None:
-    links(project, "--keep")
-    tc(cluster, "node2", f"qdisc replace dev $card parent 1:1 handle 10: tbf rate {LIMITED}mbit {QUEUE}")
-    slower = [each for each in links(project)["slower"] if each["quantity"] == "bandwidth"]
-    assert {each["source"] for each in slower} == {"node2"}

@@ -79,36 +79,18 @@ def test_every_operation_of_a_sweep_is_right(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], ranks: int, datatype: str
 ) -> None:
     config = SweepConfig(
-        minbytes=48, maxbytes=4096, stepfactor=16, iters=1, warmup_iters=1, datatype=datatype, json=True
+        minbytes=48, maxbytes=4096, stepfactor=16, iters=1, warmup_iters=1, datatype=datatype
     )
     assert on_hosts(tmp_path, ranks, lambda group: sweep.show(group, config)) == [0] * ranks
-    found = collectives.sweep_as_json("job", "host0", {0: capfd.readouterr().out})
+    found = collectives.read_sweep("host0", capfd.readouterr().out).as_json("job")
     assert found["refused"] == {}
     assert {row["operation"] for row in found["rows"]} == {each.name for each in OPERATIONS}
     for row in found["rows"]:
         assert row["wrong"] == 0, row
         assert row["size"] % row["count"] == 0
-
-
-def test_the_table_has_names_and_units_of_nccl_tests(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    config = SweepConfig(operations="all_reduce,all_gather", minbytes=1024, maxbytes=4096, iters=2)
-    on_hosts(tmp_path, 2, lambda group: sweep.show(group, config))
-    lines = capfd.readouterr().out.splitlines()
-    rows = [line.split() for line in lines if not line.startswith("#")]
-    assert [row[:3] for row in rows] == [
-        *(["1024", "256", "float"], ["2048", "512", "float"], ["4096", "1024", "float"]),
-        *(["1024", "128", "float"], ["2048", "256", "float"], ["4096", "512", "float"]),
-    ]
-    for row, factor in zip(rows, [1.0] * 3 + [0.5] * 3, strict=True):
-        time_us, algbw, busbw = map(float, row[3:6])
-        assert algbw == pytest.approx(int(row[0]) / time_us / 1e3, abs=0.006)
-        assert busbw == pytest.approx(factor * algbw, abs=0.011)
-        assert row[6:] == ["0"]
-    heads = [line.split() for line in lines if "busbw" in line]
-    assert heads[0] == ["#", "size", "count", "type", "time", "algbw", "busbw", "#wrong"]
-    assert "# Out of bounds values : 0 OK" in lines
+        assert row["algbw"] == pytest.approx(row["size"] / row["time_us"] / 1e3)
+        factor = next(each.bus(ranks) for each in OPERATIONS if each.name == row["operation"])
+        assert row["busbw"] == pytest.approx(factor * row["algbw"])
 
 
 def test_a_wrong_result_is_counted_and_is_a_failure(
@@ -122,9 +104,9 @@ def test_a_wrong_result_is_counted_and_is_a_failure(
             tensor[3] += 1
 
     monkeypatch.setattr(dist, "broadcast", spoiled)
-    config = SweepConfig(operations="broadcast", minbytes=1024, maxbytes=1024, iters=1, json=True)
+    config = SweepConfig(operations="broadcast", minbytes=1024, maxbytes=1024, iters=1)
     assert on_hosts(tmp_path, 2, lambda group: sweep.show(group, config)) == [1, 1]
-    found = collectives.sweep_as_json("job", "host0", {0: capfd.readouterr().out})
+    found = collectives.read_sweep("host0", capfd.readouterr().out).as_json("job")
     assert found["rows"][0]["wrong"] == 1
 
 

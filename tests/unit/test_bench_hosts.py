@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
 from muster.deploy.core.errors import MusterError
 from muster.deploy.features.bench import command as collectives
-from muster.deploy.features.bench import command as kept
-from muster.deploy.features.bench.host_speeds import Speeds, as_text, read, slow_hosts, slower_hosts
+from muster.deploy.features.bench.host_speeds import Speeds, as_text, read, slow_hosts
 
 FIGURES = {
     "memory copy": (20.0, "GB/s"),
@@ -60,16 +58,9 @@ def test_a_figure_that_another_host_lacks_is_compared_with_those_that_have_it() 
     assert slow_hosts(speeds(text() + gpu, text())) == ()
 
 
-def test_what_got_slower_on_a_host_is_named() -> None:
-    before, now = speeds(text(), text()), speeds(text(), text(changes={"disk read": 0.5}))
-    (worse,) = slower_hosts(now, before)
-    assert (worse.host, worse.name, worse.usual) == ("node2", "disk read", 1500.0)
-    assert slower_hosts(before, now) == ()
-
-
 def test_the_text_has_a_line_for_each_figure_and_names_the_slow() -> None:
     found = speeds(text(), text(), text(0.5))
-    shown = as_text(found, slow_hosts(found), None, baseline="", problems={"node9": "it printed no figure"})
+    shown = as_text(found, slow_hosts(found), {"node9": "it printed no figure"})
     assert "matmul float32     900    450  node3    900  node2  GFLOP/s" in shown
     assert "SLOW    node3: disk read 750 GB/s; the others have 1,500 GB/s" in shown
     assert "ERROR   node9: it printed no figure" in shown
@@ -91,17 +82,6 @@ def test_a_host_that_prints_nonsense_is_named_and_the_others_stay(line: str) -> 
     assert len(found.figures[0]) == len(FIGURES)
 
 
-def test_a_result_survives_its_file(tmp_path: Path) -> None:
-    first, second = speeds(text(), text()), speeds(text(), text(0.5))
-    hosts = tmp_path / "hosts.txt"
-    assert kept.compare(first, "hosts", hosts, "", keep_this=False)[0] is None
-    before, path = kept.compare(second, "hosts", hosts, "", keep_this=False)
-    assert before == first
-    assert path == tmp_path / ".muster" / "bench" / "hosts.baseline.json"
-    assert kept.compare(second, "hosts", hosts, "", keep_this=True)[0] == first
-    assert kept.compare(first, "hosts", hosts, "", keep_this=False)[0] == second
-
-
 # -- rows of a sweep --
 
 ABOUT = '{"bench": "collectives", "ranks": 2, "backend": "gloo", "device": "cpu"}'
@@ -114,9 +94,25 @@ REFUSED = {"bench": "refused", "operation": "alltoall", "message": "no such thin
 
 def test_the_rows_of_a_sweep_become_one_object() -> None:
     printed = "\n".join([ABOUT, json.dumps(ROW), "a warning", json.dumps(REFUSED)])
-    found = collectives.sweep_as_json("job", "node1", {0: printed})
+    found = collectives.read_sweep("node1", printed).as_json("job")
     assert (found["backend"], found["refused"]) == ("gloo", {"alltoall": "no such thing"})
     assert found["rows"] == [{name: value for name, value in ROW.items() if name != "bench"}]
+
+
+def test_the_table_has_names_and_units_of_nccl_tests() -> None:
+    late = {**ROW, "operation": "broadcast", "size": 1 << 20, "time_us": 12345.6, "wrong": 3}
+    printed = "\n".join([ABOUT, *map(json.dumps, (ROW, late, REFUSED))])
+    assert collectives.read_sweep("node1", printed).as_text().splitlines() == [
+        "# Using gloo on cpu, 2 ranks",
+        "#",
+        *("# Collective test starting: all_reduce_perf", "#", *collectives.HEADS),
+        "           8             2     float    12.50     1.00     1.00       0",
+        *("# Collective test starting: broadcast_perf", "#", *collectives.HEADS),
+        "     1048576             2     float    12346     1.00     1.00       3",
+        "# alltoall: refused: no such thing",
+        "# Out of bounds values : 3 FAILED",
+        "# Avg bus bandwidth    : 1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -131,4 +127,4 @@ def test_the_rows_of_a_sweep_become_one_object() -> None:
 )
 def test_rows_that_no_sweep_prints_are_refused_with_the_host(printed: str) -> None:
     with pytest.raises(MusterError, match=r"^node1: "):
-        collectives.sweep_as_json("job", "node1", {0: printed})
+        collectives.read_sweep("node1", printed)

@@ -8,13 +8,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.errors import MusterError, UsageError
-from muster.deploy.features.bench import command as kept
+from muster.deploy.core.errors import MusterError
 from muster.deploy.features.bench.link_speeds import (
     HostLink,
     Links,
@@ -23,7 +20,6 @@ from muster.deploy.features.bench.link_speeds import (
     median_of_rest,
     outliers,
     read,
-    slower,
     worst_first,
 )
 from muster.deploy.features.bench.links_page import COLOURS, USUAL, links_page
@@ -188,43 +184,12 @@ def test_the_median_of_the_rest_is_that_of_the_numbers_that_are_left(removed: li
     assert median_of_rest(numbers, removed) == statistics.median(left)
 
 
-# -- an earlier run --
-
-
-def test_what_got_slower_since_the_baseline_is_named() -> None:
-    before, now = run(3), run(3, {("node2", "node3"): FAST / 2}, {("node3", "node1"): 2 * LATENCY})
-    (link,) = slower(now, before, "bandwidth")
-    assert (link.source, link.target, link.value) == ("node2", "node3", FAST / 2)
-    assert [each.target for each in slower(now, before, "latency")] == ["node1"]
-    assert slower(before, now, "bandwidth") == ()
-
-
-def test_hosts_that_the_baseline_does_not_know_are_not_compared() -> None:
-    assert slower(run(3, {("node1", "node3"): SLOW}), run(2), "bandwidth") == ()
-
-
-def test_a_result_survives_its_file(tmp_path: Path) -> None:
-    path = kept.baseline_of(tmp_path / "hosts.txt", "links-gloo")
-    kept.keep(path, run(2).as_json())
-    assert path == tmp_path / ".muster" / "bench" / "links-gloo.baseline.json"
-    assert kept.read(path, Links) == run(2)
-    assert kept.read(path.with_name("links-mpi.json"), Links) is None
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"job": 3}', '{"links": [[]]}'])
-def test_a_file_that_is_no_result_is_refused_by_name(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "links.json"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=r"links\.json: not a result of muster bench"):
-        kept.read(path, Links)
-
-
 # -- text and picture --
 
 
 def test_the_text_has_both_matrices_and_what_is_slow() -> None:
     links = run(3, {("node1", "node2"): SLOW})
-    text = as_text(links, outliers(links, "bandwidth"), None)
+    text = as_text(links, outliers(links, "bandwidth"), {})
     assert (
         "bandwidth, Gbit/s: from the host of the row to that of the column\nfrom   node1  node2  node3\n"
         in text
@@ -233,25 +198,15 @@ def test_the_text_has_both_matrices_and_what_is_slow() -> None:
     assert "SLOW    node1 -> node2: 96 Mbit/s; the others of its row and column: 9.36 Gbit/s" in text
 
 
-def test_the_text_says_what_was_compared_with_what() -> None:
-    links, before = run(3, {("node1", "node2"): SLOW}), run(3)
-    text = as_text(links, (), slower(links, before, "bandwidth"), baseline="base.json, of March")
-    assert (
-        "\nslower than in base.json, of March:\nSLOWER  node1 -> node2: 96 Mbit/s, it was 9.6 Gbit/s\n"
-        in text
-    )
-    assert "\nnot slower than in base.json\n" in as_text(before, (), (), baseline="base.json")
-
-
 def test_of_many_hosts_each_row_is_summed_up() -> None:
-    text = as_text(run(100), (), None)
+    text = as_text(run(100), (), {})
     assert max(map(len, text.splitlines())) < 80
     assert "node100" in text
 
 
 def test_a_host_name_cannot_write_control_characters() -> None:
     links = Links("job", "now", "gloo", "cpu", ("a\x1b[2J", "b"), (HostLink("a\x1b[2J", "b", 1e-5, FAST),))
-    assert "\x1b" not in as_text(links, (), None, problems={"b\x1b": "\x1b[2J"})
+    assert "\x1b" not in as_text(links, (), {"b\x1b": "\x1b[2J"})
 
 
 def test_slow_links_are_listed_from_the_worst_on() -> None:
@@ -260,7 +215,7 @@ def test_slow_links_are_listed_from_the_worst_on() -> None:
         {("node1", "node2"): FAST / 3, ("node3", "node4"): FAST / 9},
         latency={("node4", "node1"): 5 * LATENCY},
     )
-    worst = worst_first(partial(outliers, links))
+    worst = worst_first(links)
     assert [(slow.source, slow.target) for slow in worst] == [
         ("node3", "node4"),
         ("node4", "node1"),
@@ -286,7 +241,7 @@ def test_every_figure_is_legible_on_its_colour() -> None:
 
 def test_a_slow_link_has_another_colour_than_the_others() -> None:
     links = run(4, {("node1", "node2"): SLOW}, {("node3", "node4"): 3 * LATENCY})
-    page = links_page(links, worst_first(partial(outliers, links)))
+    page = links_page(links, worst_first(links))
     cells = re.findall(r"<td(?: class=(\w+))?>([\d.]*)", page)
     assert Counter(colour for colour, _ in cells) == {"none": 8, "c0": 1, "c1": 1, "": 22}
     assert [text for colour, text in cells if colour in {"c0", "c1"}] == ["0.096", "90"]

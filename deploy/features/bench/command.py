@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from ...cli.command import Exit
 from ...cli.inventory import inventory_of, with_source
 from ...cli.shared import runs_of, write_json
-from ...core.decode import MALFORMED, AtMost, Between
+from ...core.decode import AtMost, Between
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.hosts.slots import counted_slots
 from ...core.plan.flags import flag
 from ...core.plan.spec import size
 from ...core.text.terminal import harmless_lines
 from ...core.wire.durable import write_atomically
-from ...core.wire.files import read_regular
-from ...core.wire.os_errors import explain
 from . import host_speeds as by_host
 from . import links_text
 from .command_job import (
@@ -29,9 +25,8 @@ from .command_job import (
     LINKS,
     SHORT,
     SWEEP,
-    BenchmarkRun,
     BenchOptions,
-    KeptOptions,
+    HostsBenchOptions,
     made,
     one_rank_each,
     require_done,
@@ -39,68 +34,17 @@ from .command_job import (
     spec_of,
 )
 from .host_speeds import SlowHost, Speeds
-from .link_speeds import Links, Slow, outliers, slower, worst_first
+from .link_speeds import Links, Slow, worst_first
 from .link_speeds import read as read_links
 from .links_page import links_page
 from .printed_values import About, Count, Word, values
 
-MOST_BYTES = 1 << 30
-Kept = Links | Speeds
-Result = TypeVar("Result", Links, Speeds)
-
-
-def baseline_of(hosts_file: Path, kind: str) -> Path:
-    """`.muster/bench/links-gloo.baseline.json` beside the hosts file, for comparisons with later results."""
-    return hosts_file.parent / ".muster" / "bench" / f"{kind}.baseline.json"
-
-
-def compare(
-    result: Result, kind: str, hosts_file: Path, baseline: str, *, keep_this: bool
-) -> tuple[Result | None, Path]:
-    """The baseline to compare a result with, and its file.
-
-    The result becomes the baseline if there is none, or if `keep_this` asks for it. `baseline`: another file.
-    """
-    path = Path(baseline) if baseline else baseline_of(hosts_file, kind)
-    before = read(path, type(result))
-    if keep_this or before is None:
-        keep(path, result.as_json())
-    return before, path
-
 
 def as_json(
-    result: Kept,
-    slow: Sequence[Slow | SlowHost],
-    worse: Sequence[Slow | SlowHost] | None,
-    problems: Mapping[str, str],
+    result: Links | Speeds, slow: Sequence[Slow | SlowHost], problems: Mapping[str, str]
 ) -> dict[str, Any]:
-    """A result with slow links or hosts, those slower than in the baseline, and problems, for programs."""
-    return {
-        **result.as_json(),
-        "slow": [asdict(each) for each in slow],
-        "slower": None if worse is None else [asdict(each) for each in worse],
-        "problems": dict(problems),
-    }
-
-
-def keep(path: Path, result: dict[str, Any]) -> None:
-    """Write a result, whole or not at all. OSError names the file."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
-
-
-def read(path: Path, kind: type[Result]) -> Result | None:
-    """The result in a file; None without the file. `UsageError` for any other content."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"{path}: too large for a result of muster bench")
-        return kind.of_json(json.loads(read_regular(path)))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UsageError(f"{path}: {explain(error)}") from None
-    except MALFORMED as error:
-        raise UsageError(f"{path}: not a result of muster bench: {error}; remove the file") from None
+    """A result with slow links or hosts, and problems, for programs."""
+    return {**asdict(result), "slow": [asdict(each) for each in slow], "problems": dict(problems)}
 
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
@@ -131,35 +75,68 @@ class Refusal:
     message: Annotated[str, AtMost(400)]
 
 
-def sweep_as_json(job: str, host: str, printed: Mapping[int, str]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Sweep:
+    """The output of rank 0: what was measured, the rows, and the operations that the backend refuses."""
+
+    about: About
+    rows: Sequence[Row]
+    refused: Mapping[str, str]
+
+    def as_json(self, job: str) -> dict[str, Any]:
+        """The same for programs."""
+        rows = [asdict(row) for row in self.rows]
+        return {"job": job, **asdict(self.about), "rows": rows, "refused": dict(self.refused)}
+
+    def as_text(self) -> str:
+        """A table for each operation, with the names and units of nccl-tests."""
+        about, rows = self.about, self.rows
+        lines = [f"# Using {about.backend} on {about.device}, {about.ranks} ranks", "#"]
+        for name in dict.fromkeys([*(row.operation for row in rows), *self.refused]):
+            if message := self.refused.get(name):
+                lines.append(f"# {name}: refused: {message}")
+            else:
+                lines += [f"# Collective test starting: {name}_perf", "#", *HEADS]
+                lines += [_line(row) for row in rows if row.operation == name]
+        wrong, bus = sum(row.wrong for row in rows), [row.busbw for row in rows]
+        lines.append(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
+        lines.append(f"# Avg bus bandwidth    : {sum(bus) / len(bus) if bus else 0.0:g}")
+        return "".join(f"{line}\n" for line in lines)
+
+
+HEADS = (
+    "#       size         count      type     time    algbw    busbw  #wrong",
+    "#        (B)    (elements)               (us)   (GB/s)   (GB/s)",
+)
+
+
+def _line(row: Row) -> str:
+    digits = 0 if row.time_us >= 10000 else 1 if row.time_us >= 100 else 2
+    what = f"{row.size:12d}  {row.count:12d}  {row.type:>8}"
+    return f"{what}  {row.time_us:>7.{digits}f}  {row.algbw:7.2f}  {row.busbw:7.2f}  {row.wrong:6d}"
+
+
+def read_sweep(host: str, printed: str) -> Sweep:
     """The sweep that rank 0 on `host` printed. MusterError for any other output."""
-    text = printed.get(0, "")
-    about, first = values(text, "collectives", About, 1)
-    rows, second = values(text, "collective", Row, MOST_ROWS)
-    refused, third = values(text, "refused", Refusal, len(OPERATIONS))
+    about, first = values(printed, "collectives", About, 1)
+    rows, second = values(printed, "collective", Row, MOST_ROWS)
+    refused, third = values(printed, "refused", Refusal, len(OPERATIONS))
     if problem := first or second or third or ("" if about else "rank 0 printed no figures"):
         raise MusterError(problem, host=host)
-    return {
-        "job": job,
-        **asdict(about[0]),
-        "rows": [asdict(row) for row in rows],
-        "refused": {refusal.operation: refusal.message for refusal in refused},
-    }
+    return Sweep(about[0], rows, {refusal.operation: refusal.message for refusal in refused})
 
 
 @dataclass(frozen=True)
-class BenchLinks(KeptOptions):
+class BenchLinks(HostsBenchOptions):
     """Measure latency and bandwidth between every two hosts, both ways.
 
-    Slow links are named. It runs as a job with one rank on each host. The first result is kept beside the
-    hosts file, in .muster/bench, and later ones are compared with it.
+    Slow links are named. It runs as a job with one rank on each host.
     """
 
     html: str = flag("", "also write a page with heat maps to this file", "FILE")
 
     def run(self) -> None:
         """Measure them, and print the slow ones."""
-        _require_baseline(self.baseline, Links)
         with inventory_of(with_source(self)) as inventory:
             hosts = one_rank_each(inventory.hosts)
             if len(hosts) < 2:
@@ -173,16 +150,11 @@ class BenchLinks(KeptOptions):
             )
         require_done(ran)
         links, problems = read_links(ran.job, made(), ran.hosts, ran.printed)
-        before, path = compare(
-            links, f"links-{links.backend}", self.hosts_file, self.baseline, keep_this=self.keep
-        )
-        slow = worst_first(partial(outliers, links))
-        worse = worst_first(partial(slower, links, before)) if before else None
+        slow = worst_first(links)
         if self.json:
-            write_json(as_json(links, slow, worse, problems))
+            write_json(as_json(links, slow, problems))
         else:
-            text = links_text.as_text(links, slow, worse, baseline=_named(path, before), problems=problems)
-            sys.stdout.write(harmless_lines(text + _kept(path, before)))
+            sys.stdout.write(harmless_lines(links_text.as_text(links, slow, problems)))
         if self.html:
             page = links_page(links, slow).encode(errors="replace")
             write_atomically(Path(self.html), page, durable=False)  # it can be written again
@@ -191,52 +163,34 @@ class BenchLinks(KeptOptions):
 
 
 @dataclass(frozen=True)
-class BenchHosts(KeptOptions):
+class BenchHosts(HostsBenchOptions):
     """Measure memory, matrices and disk of every host.
 
-    Slow hosts are named. It runs as a job with one rank on each host. Results are kept and compared as those
-    of bench links.
+    Slow hosts are named. It runs as a job with one rank on each host.
     """
 
     folder: str = flag("", "a folder of the hosts whose disk is measured (default: the job's)", "FOLDER")
 
     def run(self) -> None:
         """Measure them, and print the slow ones."""
-        _require_baseline(self.baseline, by_host.Speeds)
         with inventory_of(with_source(self)) as inventory:
             args = _short_or_in_turn(self, HOSTS) + ([f"--folder={self.folder}"] if self.folder else [])
             spec = spec_of(inventory, one_rank_each(inventory.hosts), HOSTS, args, self)
             ran = run_benchmark(spec, inventory, runs_of(self.runs), out=not self.json)
         require_done(ran)
         speeds, problems = by_host.read(ran.job, made(), ran.hosts, ran.printed)
-        before, path = compare(speeds, "hosts", self.hosts_file, self.baseline, keep_this=self.keep)
-        slow, worse = by_host.slow_hosts(speeds), by_host.slower_hosts(speeds, before) if before else None
+        slow = by_host.slow_hosts(speeds)
         if self.json:
-            write_json(as_json(speeds, slow, worse, problems))
+            write_json(as_json(speeds, slow, problems))
         else:
-            text = by_host.as_text(speeds, slow, worse, baseline=_named(path, before), problems=problems)
-            sys.stdout.write(harmless_lines(text + _kept(path, before)))
+            sys.stdout.write(harmless_lines(by_host.as_text(speeds, slow, problems)))
         if problems:
             raise Exit(code=UnfitError.exit_status)
 
 
-def _short_or_in_turn(options: KeptOptions, tool: str) -> list[str]:
+def _short_or_in_turn(options: HostsBenchOptions, tool: str) -> list[str]:
     """The arguments of a tool for `--in-turn` and `--short`."""
     return [*(["--in-turn"] if options.in_turn else []), *(SHORT[tool] if options.short else ())]
-
-
-def _require_baseline(name: str, kind: type[Result]) -> None:
-    """`UsageError` for a file that is missing or has no such result, before the benchmark runs."""
-    if name and read(Path(name), kind) is None:
-        raise UsageError(f"--baseline: no file {name}")
-
-
-def _named(path: Path, before: Kept | None) -> str:
-    return f"{path}, of {before.made}" if before else ""
-
-
-def _kept(path: Path, before: Kept | None) -> str:
-    return "" if before else f"\nlater runs are compared with this one: {path}\n"
 
 
 @dataclass(frozen=True)
@@ -259,15 +213,21 @@ class BenchCollectives(BenchOptions):
     per_host: int = flag(0, "number of ranks on each host (default: its slots)", "N", least=1)
 
     def run(self) -> None:
-        """Time them; rank 0 prints the table."""
+        """Time them, and print the table."""
         args = [f"--{name}={value}" for name, value in self._arguments().items()]
         with inventory_of(with_source(self)) as inventory:
             listed, _ = counted_slots(inventory.hosts, {}, self.per_host)
-            spec = spec_of(inventory, listed, SWEEP, [*args, *(["--json"] if self.json else [])], self)
-            spec = replace(spec, np=self.np)
-            ran = run_benchmark(spec, inventory, runs_of(self.runs), table=not self.json)
-        if self.json and ran.printed.get(0):
-            write_json(_swept(ran))
+            spec = replace(spec_of(inventory, listed, SWEEP, args, self), np=self.np)
+            ran = run_benchmark(spec, inventory, runs_of(self.runs))
+        try:
+            sweep = read_sweep(ran.hosts[0], ran.printed.get(0, ""))
+        except MusterError:
+            require_done(ran)
+            raise
+        if self.json:
+            write_json(sweep.as_json(ran.job))
+        else:
+            sys.stdout.write(harmless_lines(sweep.as_text()))
         require_done(ran)
 
     def _arguments(self) -> dict[str, object]:
@@ -284,12 +244,3 @@ class BenchCollectives(BenchOptions):
             "warmup-iters": self.warmup_iters,
             "datatype": self.datatype,
         }
-
-
-def _swept(ran: BenchmarkRun) -> dict[str, Any]:
-    """The output of rank 0 for JSON. If it is incomplete, exit as the failed job did."""
-    try:
-        return sweep_as_json(ran.job, ran.hosts[0], ran.printed)
-    except MusterError:
-        require_done(ran)
-        raise

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, TextIO
+from typing import ClassVar
 
 from ...cli.command import Exit
 from ...cli.inventory import Inventory
@@ -55,7 +55,7 @@ class BenchOptions(SlurmOptions):
     groups: ClassVar = {
         "Hosts": "hosts include exclude slurm python",
         "Job": "np per_host launcher backend network runs",
-        "Result": "json html baseline keep",
+        "Result": "json html",
     }
 
     launcher: LauncherName = flag(DEFAULT_LAUNCHER, LAUNCHER, "NAME", choices=LAUNCHERS)
@@ -76,13 +76,9 @@ class BenchOptions(SlurmOptions):
 
 
 @dataclass(frozen=True)
-class KeptOptions(BenchOptions):
-    """The flags of a benchmark whose results are kept and compared."""
+class HostsBenchOptions(BenchOptions):
+    """The flags of a benchmark with one rank on each host."""
 
-    baseline: str = flag(
-        "", "compare with the result in this file (default: the first result of these hosts)", "FILE"
-    )
-    keep: bool = flag(False, "make this result the one that later ones are compared with")
     in_turn: bool = flag(False, "measure one after the other, not all at the same time")
     short: bool = flag(False, "a tenth of the time and of the bytes")
 
@@ -93,19 +89,6 @@ SHORT = {
     LINKS: ("--large", "1048576", "--seconds", "0.05", "--trips", "50"),
     HOSTS: ("--mebibytes", "32", "--matrix", "256", "--seconds", "0.05"),
 }
-
-
-class FirstRank(Feature):
-    """Prints the standard output of rank 0 as it comes, without a label."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def on_event(self, event: Event) -> None:
-        """Print what rank 0 prints."""
-        if isinstance(event, Output) and event.rank == 0 and event.stream == "out":
-            self._stream.write(harmless_lines(event.text))
-            self._stream.flush()
 
 
 class ResultCount(Feature):
@@ -170,19 +153,16 @@ def spec_of(
     ).having(*parts_of(LaunchOptions(no_record=True, gpus=gpus, allocation=allocation)))
 
 
-def run_benchmark(
-    spec: LaunchSpec, inventory: Inventory, runs: Path, *, out: bool = False, table: bool = False
-) -> BenchmarkRun:
+def run_benchmark(spec: LaunchSpec, inventory: Inventory, runs: Path, *, out: bool = False) -> BenchmarkRun:
     """Run a benchmark's job to its end, with its folder and page. It may have failed.
 
     The driver's own lines go to standard error, so that standard output has only the result; with `out`, they
-    go to standard output. `table`: print the output of rank 0.
+    go to standard output.
     """
     screen = Screen(sys.stdout if out else sys.stderr, frozenset())
     try:
         with Progress() as progress:
-            own = (OnScreen(screen), ResultCount(progress), *([FirstRank(sys.stdout)] if table else []))
-            job = job_here(spec, inventory, runs, own)
+            job = job_here(spec, inventory, runs, (OnScreen(screen), ResultCount(progress)))
             result = job.run()
     finally:
         screen.close()

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from ...core.decode import AtMost, Like, from_json
+from ...core.decode import AtMost, Like
 from ...core.text.text import count, number, table
-from .link_speeds import MOST_HOSTS, Name
 from .links_text import conclusions
 from .printed_values import Rate, values
 
 MOST_FIGURES = 200
 SLOW = 0.8
 """A host is slow below this part of the median of the others."""
-SLOWER = 0.8
-"""The same, of its figure in an earlier run."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +26,14 @@ class FigureLine:
     unit: Literal["GB/s", "GFLOP/s"]
 
 
-FiguresOfHost = Annotated[tuple[FigureLine, ...], AtMost(MOST_FIGURES)]
-
-
 @dataclass(frozen=True)
 class Speeds:
     """The figures of each host in one run, in the order of `hosts`."""
 
-    job: Name
-    made: Annotated[str, AtMost(40)]
-    hosts: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)]
-    figures: Annotated[tuple[FiguresOfHost, ...], AtMost(MOST_HOSTS)]
+    job: str
+    made: str
+    hosts: tuple[str, ...]
+    figures: tuple[tuple[FigureLine, ...], ...]
 
     def rows(self) -> dict[tuple[str, str], dict[str, float]]:
         """For each figure, by name and unit, its value on each host that has it."""
@@ -49,22 +43,10 @@ class Speeds:
                 rows.setdefault((each.name, each.unit), {})[host] = each.value
         return rows
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain values, which `of_json` reads."""
-        return asdict(self)
-
-    @staticmethod
-    def of_json(value: Any) -> Speeds:
-        """Reads the values of `as_json`. Raises one of MALFORMED for any others."""
-        speeds: Speeds = from_json(Speeds, value)
-        if len(speeds.hosts) != len(speeds.figures):
-            raise ValueError("hosts and figures differ in number")
-        return speeds
-
 
 @dataclass(frozen=True)
 class SlowHost:
-    """A figure of a host, and the median of the others or its own in an earlier run."""
+    """A figure of a host, and the median of the others."""
 
     host: str
     name: str
@@ -97,34 +79,11 @@ def slow_hosts(speeds: Speeds) -> tuple[SlowHost, ...]:
     return tuple(slow)
 
 
-def slower_hosts(now: Speeds, before: Speeds) -> tuple[SlowHost, ...]:
-    """The figures of hosts that are less than their own in an earlier run."""
-    old = before.rows()
-    return tuple(
-        SlowHost(host, name, unit, value, earlier)
-        for (name, unit), row in now.rows().items()
-        for host, value in row.items()
-        if (earlier := old.get((name, unit), {}).get(host)) is not None and value < SLOWER * earlier
-    )
-
-
-def as_text(
-    speeds: Speeds,
-    slow: Sequence[SlowHost],
-    worse: Sequence[SlowHost] | None,
-    *,
-    baseline: str,
-    problems: Mapping[str, str],
-) -> str:
+def as_text(speeds: Speeds, slow: Sequence[SlowHost], problems: Mapping[str, str]) -> str:
     """A line for each figure, with the median and the least host; then the slow hosts."""
     lines = [f"{count(len(speeds.hosts), 'host')}, {speeds.made}", "", *figures_table(speeds)]
-    lines += conclusions(
-        [describe(each, "the others have") for each in slow],
-        None if worse is None else [describe(each, "it had") for each in worse],
-        problems,
-        baseline=baseline,
-        healthy="no host is slow compared with the others" if len(speeds.hosts) > 1 else "",
-    )
+    healthy = "no host is slow compared with the others" if len(speeds.hosts) > 1 else ""
+    lines += conclusions([describe(each) for each in slow], problems, healthy=healthy)
     return "\n".join(lines) + "\n"
 
 
@@ -139,7 +98,7 @@ def figures_table(speeds: Speeds) -> list[str]:
     return table(rows, left=1)
 
 
-def describe(slow: SlowHost, others: str) -> str:
+def describe(slow: SlowHost) -> str:
     """`node3: disk write 0.11 GB/s; the others have 0.9 GB/s`."""
     value, usual = (f"{number(value, 3)} {slow.unit}" for value in (slow.value, slow.usual))
-    return f"{slow.host}: {slow.name} {value}; {others} {usual}"
+    return f"{slow.host}: {slow.name} {value}; the others have {usual}"

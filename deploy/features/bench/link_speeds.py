@@ -1,48 +1,42 @@
-"""The links between hosts as values, and which of them are slow. Pure.
-
-A link is slow against the others of its row and column, or against an earlier run.
-"""
+"""The links between hosts as values, and which of them are slow. Pure."""
 
 from __future__ import annotations
 
 import statistics
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from ...core.decode import AtMost, from_json
 from ...core.errors import MusterError
-from .printed_values import About, LinkLine, Rate, Seconds, Word, values
+from .printed_values import About, LinkLine, values
 
 Quantity = Literal["bandwidth", "latency"]
 QUANTITIES: tuple[Quantity, ...] = ("bandwidth", "latency")
 Pair = tuple[str, str]
 """The host where a link begins, and the host where it ends."""
-MOST_HOSTS = 4096
-Name = Annotated[str, AtMost(255)]
 
 
 @dataclass(frozen=True)
 class HostLink:
     """A link in one direction. `latency_s`: half of a round trip that began at `source`."""
 
-    source: Name
-    target: Name
-    latency_s: Seconds
-    bytes_per_s: Rate
+    source: str
+    target: str
+    latency_s: float
+    bytes_per_s: float
 
 
 @dataclass(frozen=True)
 class Links:
     """Every link that was measured in one run. `made`: when, in UTC."""
 
-    job: Name
-    made: Annotated[str, AtMost(40)]
-    backend: Word
-    device: Word
-    hosts: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)]
-    links: Annotated[tuple[HostLink, ...], AtMost(MOST_HOSTS * MOST_HOSTS)]
+    job: str
+    made: str
+    backend: str
+    device: str
+    hosts: tuple[str, ...]
+    links: tuple[HostLink, ...]
 
     def of(self, quantity: Quantity) -> dict[Pair, float]:
         """Bandwidth in bytes per second, or latency in seconds, by pair."""
@@ -50,16 +44,6 @@ class Links:
             (link.source, link.target): link.bytes_per_s if quantity == "bandwidth" else link.latency_s
             for link in self.links
         }
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values, which `of_json` reads."""
-        return asdict(self)
-
-    @staticmethod
-    def of_json(value: Any) -> Links:
-        """Reads the values of `as_json`. Raises one of MALFORMED for any others."""
-        links: Links = from_json(Links, value)
-        return links
 
 
 def read(
@@ -92,8 +76,6 @@ def read(
 
 SLOW: Mapping[Quantity, float] = {"bandwidth": 0.7, "latency": 0.5}
 """A link is slow below this part of the speed of others: 0.5 is twice their latency."""
-SLOWER: Mapping[Quantity, float] = {"bandwidth": 0.8, "latency": 0.67}
-"""The same, of the speed in an earlier run."""
 MOST_OF = 0.75
 """A host is slow itself if this part of its links is."""
 
@@ -105,7 +87,7 @@ class Slow:
     """A link, or all links from a host, to it, or both.
 
     `value` and `usual` are in bytes per second or seconds; of several links they are medians. `usual` is the
-    median of the other links of the row and of the column, whichever is nearer, or what an earlier run had.
+    median of the other links of the row and of the column, whichever is nearer.
     """
 
     quantity: Quantity
@@ -129,18 +111,10 @@ def outliers(links: Links, quantity: Quantity) -> tuple[Slow, ...]:
     return (*hosts, *run.slow_links())
 
 
-def worst_first(judge: Callable[[Quantity], Iterable[Slow]]) -> list[Slow]:
+def worst_first(links: Links) -> list[Slow]:
     """The slow links and hosts of both quantities."""
-    return sorted((slow for quantity in QUANTITIES for slow in judge(quantity)), key=lambda slow: slow.share)
-
-
-def slower(now: Links, before: Links, quantity: Quantity) -> tuple[Slow, ...]:
-    """The links that are slower than in an earlier run."""
-    new, old, limit = now.of(quantity), before.of(quantity), SLOWER[quantity]
-    return tuple(
-        Slow(quantity, "link", *pair, value, old[pair])
-        for pair, value in new.items()
-        if pair in old and _speed(value, quantity) < limit * _speed(old[pair], quantity)
+    return sorted(
+        (slow for quantity in QUANTITIES for slow in outliers(links, quantity)), key=lambda slow: slow.share
     )
 
 

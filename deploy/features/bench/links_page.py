@@ -51,7 +51,7 @@ td.none {{ background: none }}
 def links_page(links: Links, slow: Sequence[Slow]) -> str:
     """The page of a benchmark: the slow links and hosts, and a map of each quantity."""
     healthy = HEALTHY if len(links.hosts) > 2 else ""
-    found = conclusions([describe(each) for each in slow], None, {}, baseline="", healthy=healthy)
+    found = conclusions([describe(each) for each in slow], {}, healthy=healthy)
     rules = "\n".join(
         f".c{step} {{ background: {back}; color: {ink} }}"
         for step, (_, back, ink) in sorted(enumerate(COLOURS), key=lambda item: item[0] != USUAL)

@@ -16,25 +16,13 @@ MOST_NAMED = 20
 HEALTHY = "no link is slow compared with the others of its row and column"
 
 
-def as_text(
-    links: Links,
-    slow: Sequence[Slow],
-    worse: Sequence[Slow] | None,
-    *,
-    baseline: str = "",
-    problems: Mapping[str, str] | None = None,
-) -> str:
-    """The matrices, then the slow links and hosts, then those slower than in `baseline` (`worse`)."""
+def as_text(links: Links, slow: Sequence[Slow], problems: Mapping[str, str]) -> str:
+    """The matrices, then the slow links and hosts."""
     lines = [title_of(links)]
     for quantity in QUANTITIES:
         lines += ["", *matrix(links, quantity)]
-    lines += conclusions(
-        [describe(each) for each in slow],
-        None if worse is None else [describe_slower(each) for each in worse],
-        problems or {},
-        baseline=baseline,
-        healthy=HEALTHY if len(links.hosts) > 2 else "",
-    )
+    healthy = HEALTHY if len(links.hosts) > 2 else ""
+    lines += conclusions([describe(each) for each in slow], problems, healthy=healthy)
     return "\n".join(map(harmless, lines)) + "\n"
 
 
@@ -43,21 +31,11 @@ def title_of(links: Links) -> str:
     return f"links of {count(len(links.hosts), 'host')}: {links.backend} on {links.device}, {links.made}"
 
 
-def conclusions(
-    slow: Sequence[str],
-    worse: Sequence[str] | None,
-    problems: Mapping[str, str],
-    *,
-    baseline: str,
-    healthy: str,
-) -> list[str]:
-    """The slow figures, those slower than in `baseline`, and problems. `healthy`: for no slow ones."""
+def conclusions(slow: Sequence[str], problems: Mapping[str, str], *, healthy: str) -> list[str]:
+    """The slow figures, and problems. `healthy`: for no slow ones."""
     named = [f"SLOW    {text}" for text in slow] or ([healthy] if healthy else [])
-    compared = [f"SLOWER  {text}" for text in worse or ()]
-    if worse is not None:
-        compared = [f"slower than in {baseline}:", *compared] if worse else [f"not slower than in {baseline}"]
     lost = [f"ERROR   {line}" for line in lines_of(problems.items())]
-    return [line for part in (named, compared, lost) if part for line in ("", *_first(part))]
+    return [line for part in (named, lost) if part for line in ("", *_first(part))]
 
 
 def _first(lines: Sequence[str]) -> list[str]:
@@ -113,9 +91,3 @@ def describe(slow: Slow) -> str:
         "host": f"{slow.source}: links from it and to it, median {value}; those between other hosts: {usual}",
     }
     return texts[slow.where]
-
-
-def describe_slower(slow: Slow) -> str:
-    """`node1 -> node2: 95.7 Mbit/s, it was 9.41 Gbit/s`."""
-    value, before = amount(slow.value, slow.quantity), amount(slow.usual, slow.quantity)
-    return f"{slow.source} -> {slow.target}: {value}, it was {before}"

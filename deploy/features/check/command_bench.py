@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from ..bench.command_job import (
     spec_of,
 )
 from ..bench.host_speeds import SlowHost
-from ..bench.link_speeds import Slow, outliers, worst_first
+from ..bench.link_speeds import Slow, worst_first
 from ..bench.link_speeds import read as read_links
 from .finding import Finding
 
@@ -48,7 +47,7 @@ def of_links(slow: Iterable[Slow]) -> Iterator[Finding]:
 def of_hosts(slow: Iterable[SlowHost]) -> Iterator[Finding]:
     """`bench.slow-host`."""
     for each in slow:
-        text = by_host.describe(each, "the others have").removeprefix(f"{each.host}: ")
+        text = by_host.describe(each).removeprefix(f"{each.host}: ")
         yield Finding("bench.slow-host", each.host, "warning", text, _HOST)
 
 
@@ -86,17 +85,19 @@ def benched(
     with _noted(findings):
         if len(hosts) > 1 and (done := ran(LINKS)):
             links, problems = read_links(done.job, made(), done.hosts, done.printed)
-            slow = worst_first(partial(outliers, links))
-            findings += [*of_links(slow), *(failed(host, reason) for host, reason in problems.items())]
+            findings += [
+                *of_links(worst_first(links)),
+                *(failed(host, reason) for host, reason in problems.items()),
+            ]
             texts += [*links_text.matrix(links, "bandwidth"), ""]
-            values["links"] = links.as_json()
+            values["links"] = asdict(links)
     with _noted(findings):
         if hosts and (done := ran(HOSTS)):
             speeds, problems = by_host.read(done.job, made(), done.hosts, done.printed)
             findings += of_hosts(by_host.slow_hosts(speeds))
             findings += [failed(host, reason) for host, reason in problems.items()]
             texts += by_host.figures_table(speeds)
-            values["speeds"] = speeds.as_json()
+            values["speeds"] = asdict(speeds)
     return Benched(tuple(findings), harmless_lines("\n".join([*texts, ""])), values)
 
 

@@ -9,13 +9,12 @@ a training on this host would have. The disk is that of --folder, by default of 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -24,7 +23,7 @@ from muster.train.job.group import Job, out_folder
 from muster.train.job.hardware import wait_for_gpu
 from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
 
-from .tool import run
+from .tool import report, run
 
 MIB = 1 << 20
 GPU_MEBIBYTES = 256  # several times its cache
@@ -64,12 +63,6 @@ class Figure:
     value: float
     unit: str
 
-    def show(self) -> None:
-        """Print it as a line for programs."""
-        line = {"bench": "host", "name": self.name, "value": self.value, "unit": self.unit}
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()
-
 
 def main() -> None:
     """Run the tool."""
@@ -82,7 +75,7 @@ def show(group: Job, config: HostConfig) -> int:
     for turn in range(group.world_size if config.in_turn else 1):
         if not config.in_turn or turn == group.rank:
             for figure in figures(config, out_folder(os.environ)):
-                figure.show()
+                report("host", **asdict(figure))
         group.barrier()
     return 0
 

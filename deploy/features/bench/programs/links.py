@@ -14,9 +14,7 @@ other, until the last is acknowledged.
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -30,7 +28,7 @@ from muster.train.job.group import Job
 from muster.train.job.hardware import wait_for_gpu
 from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
 
-from .tool import run
+from .tool import report, run
 
 Pair = tuple[int, int]
 
@@ -102,7 +100,7 @@ def main() -> None:
 def show(group: Job, config: LinksConfig) -> int:
     """Meet every other rank; returns the exit status."""
     if group.rank == 0:
-        _print("links", ranks=group.world_size, backend=group.backend, device=group.device.type)
+        report("links", ranks=group.world_size, backend=group.backend, device=group.device.type)
     schedule = rounds(group.world_size)
     for pairs in one_at_a_time(schedule) if config.in_turn else schedule:
         for first, second in pairs:
@@ -122,7 +120,7 @@ def _meet(group: Job, config: LinksConfig, first: int, second: int) -> None:
             latency = end.ask(config.trips)
             bandwidth, messages = end.send(config.large, config.seconds)
             link = LinkFigures(receiver, latency, bandwidth, messages, config.large)
-            _print("link", **asdict(link))
+            report("link", **asdict(link))
         else:
             end = End(sender, group.device)
             end.answer(config.trips)
@@ -199,12 +197,6 @@ class End:
         work()
         wait_for_gpu(self._device)
         return time.perf_counter() - began
-
-
-def _print(bench: str, **values: object) -> None:
-    """Print a line for programs."""
-    sys.stdout.write(json.dumps({"bench": bench, **values}) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

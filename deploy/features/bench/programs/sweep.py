@@ -1,20 +1,16 @@
 """Time the collective operations over sizes, and check their results: by the names of nccl-tests.
 
-    muster bench collectives all_reduce -b 8 -e 128M -f 2
-    torchrun --nproc-per-node 8 -m muster.deploy.features.bench.programs.sweep -e 1048576
-    mpirun -np 4 python -m muster.deploy.features.bench.programs.sweep --backend mpi --json
-    python -m muster.deploy.features.bench.programs.sweep --spawn 2
+    muster bench collectives all_reduce -b 8 -e 128M -f 2       with a table
+    python -m muster.deploy.features.bench.programs.sweep --spawn 2      with JSON lines
 
 It works with every backend, on CPUs and GPUs. A time is the mean over calls and ranks. It ends with 1 if a
-result is wrong. What a backend refuses is said in a comment, and is no failure.
+result is wrong. An operation that a backend refuses is no failure.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import torch
@@ -25,22 +21,7 @@ from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
 
 from .outcomes import REFUSED, RIGHT, first_line, together
 from .timed_operations import OPERATIONS, TYPES, Case, Prepared, Timed
-from .tool import run
-
-HEADS = (
-    "#       size         count      type     time    algbw    busbw  #wrong",
-    "#        (B)    (elements)               (us)   (GB/s)   (GB/s)",
-)
-"""The heads of the columns, with the names and units of nccl-tests."""
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What is measured: how many ranks, by which backend, on which kind of device."""
-
-    ranks: int
-    backend: str
-    device: str
+from .tool import report, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,89 +40,6 @@ class Row:
     busbw: float
     wrong: int
 
-    def __str__(self) -> str:
-        what = f"{self.size:12d}  {self.count:12d}  {self.type:>8}"
-        speed = f"{duration(self.time_us):>7}  {self.algbw:7.2f}  {self.busbw:7.2f}"
-        return f"{what}  {speed}  {self.wrong:6d}"
-
-
-def duration(microseconds: float) -> str:
-    """Return the digits that nccl-tests print."""
-    digits = 0 if microseconds >= 10000 else 1 if microseconds >= 100 else 2
-    return f"{microseconds:.{digits}f}"
-
-
-class Printer:
-    """Prints a sweep as text, if `print_it`. `wrong` counts wrong elements."""
-
-    def __init__(self, *, print_it: bool) -> None:
-        self._print_it = print_it
-        self._bus: list[float] = []
-        self.wrong = 0
-
-    def begin(self, about: About, hosts: Sequence[str], settings: str) -> None:
-        """Say what is measured, and where each rank is."""
-        self._line(f"# {settings}")
-        self._line(f"#\n# Using {about.backend} on {about.device}, {about.ranks} ranks")
-        for rank, host in enumerate(hosts):
-            self._line(f"#  Rank {rank:2d} Job  0 on {host:>10} device {about.device}")
-        self._line("#")
-
-    def operation(self, name: str) -> None:
-        """Begin an operation: its name, and the columns."""
-        self._line(f"# Collective test starting: {name}_perf\n#")
-        for line in HEADS:
-            self._line(line)
-
-    def row(self, row: Row) -> None:
-        """Print a row."""
-        self._bus.append(row.busbw)
-        self.wrong += row.wrong
-        self._line(str(row))
-
-    def refused(self, name: str, message: str) -> None:
-        """Say that there are no rows of an operation."""
-        self._line(f"# {name}: refused: {message}")
-
-    def end(self) -> None:
-        """Print the outcome."""
-        mean = sum(self._bus) / len(self._bus) if self._bus else 0.0
-        self._line(f"# Out of bounds values : {self.wrong} {'FAILED' if self.wrong else 'OK'}")
-        self._line(f"# Avg bus bandwidth    : {mean:g} \n#")
-
-    def _line(self, text: str) -> None:
-        if self._print_it:
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
-
-
-class JsonPrinter(Printer):
-    """Prints a sweep as JSON lines."""
-
-    def begin(self, about: About, hosts: Sequence[str], settings: str) -> None:
-        """Say what is measured."""
-        self._line(json.dumps({"bench": "collectives", **asdict(about)}))
-
-    def operation(self, name: str) -> None:
-        """Its name is in each row."""
-
-    def row(self, row: Row) -> None:
-        """Print a row."""
-        self.wrong += row.wrong
-        self._line(json.dumps({"bench": "collective", **asdict(row)}))
-
-    def refused(self, name: str, message: str) -> None:
-        """Say that there are no rows of an operation."""
-        self._line(json.dumps({"bench": "refused", "operation": name, "message": message[:400]}))
-
-    def end(self) -> None:
-        """Nothing is left to say."""
-
-
-def printer_for(as_json: bool, *, print_it: bool) -> Printer:
-    """Return what prints a sweep."""
-    return (JsonPrinter if as_json else Printer)(print_it=print_it)
-
 
 NAMES = tuple(each.name for each in OPERATIONS)
 
@@ -158,7 +56,6 @@ class SweepConfig(RankOptions):
     iters: int = option(OUTPUT, 20, "timed calls of each size", also=("-n",))
     warmup_iters: int = option(OUTPUT, 5, "calls before them, of the last and the first size", also=("-w",))
     datatype: str = option(OUTPUT, "float", "the type", choices=tuple(TYPES), also=("-d",))
-    json: bool = option(OUTPUT, False, "for programs: JSON lines instead of the table")
 
     def wrong(self) -> list[str]:
         unknown = [name for name in self.operations.split(",") if name not in NAMES]
@@ -191,20 +88,22 @@ def main() -> None:
 
 
 def show(group: Job, config: SweepConfig) -> int:
-    """Time every operation over all sizes, and print a row for each on rank 0; returns the exit status."""
-    printer = printer_for(config.json, print_it=group.rank == 0)
-    span = f"minBytes {config.sizes[0]} maxBytes {config.sizes[-1]} step: {config.stepfactor}(factor)"
-    settings = f"{span} warmup iters: {config.warmup_iters} iters: {config.iters}"
-    printer.begin(About(group.world_size, group.backend, group.device.type), group.hosts, settings)
+    """Time every operation over all sizes, and print a line for each on rank 0; returns the exit status."""
+
+    def tell(bench: str, **values: object) -> None:
+        if group.rank == 0:
+            report(bench, **values)
+
+    wrong = 0
+    tell("collectives", ranks=group.world_size, backend=group.backend, device=group.device.type)
     for operation in (each for each in OPERATIONS if each.name in config.operations.split(",")):
-        printer.operation(operation.name)
         try:
             for row in rows(group, config, operation):
-                printer.row(row)
+                wrong += row.wrong
+                tell("collective", **asdict(row))
         except Refused as refusal:
-            printer.refused(operation.name, str(refusal))
-    printer.end()
-    return 1 if printer.wrong else 0
+            tell("refused", operation=operation.name, message=str(refusal)[:400])
+    return 1 if wrong else 0
 
 
 def rows(group: Job, config: SweepConfig, operation: Timed) -> Iterator[Row]:

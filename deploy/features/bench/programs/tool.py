@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,12 @@ class ToolConfig(RankOptions):
 
     timeout: float = option(RANKS, 60.0, "seconds to wait for other ranks")
     json: bool = option(OUTPUT, False, "for programs: one JSON object instead of a table")
+
+
+def report(bench: str, **values: object) -> None:
+    """Print a line for programs."""
+    sys.stdout.write(json.dumps({"bench": bench, **values}) + "\n")
+    sys.stdout.flush()
 
 
 def run(program: str, options: type[C], work: Callable[[Job, C], int]) -> None:
