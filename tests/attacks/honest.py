@@ -138,9 +138,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "data_begin": {"lacking": "07", "have": "00"},
     "data_list": {
         "place": "ef" * 16,
-        "sets": [
-            {"name": "digits", "files": 3, "bytes": 7, "digest": DIGEST, "shard": 0, "of": 1, "error": ""}
-        ],
+        "sets": [{"name": "digits", "files": 3, "bytes": 7, "digest": DIGEST, "error": ""}],
     },
     "data_verify": {"digest": DIGEST, "damaged": ["'a': it is gone"]},
     "data_remove": {"freed": 7},

@@ -72,7 +72,7 @@ def push(hosts: HostsHere, what: str) -> DataPushResult:
     wanted = source(what, "digits")
     content = read_here(wanted, lambda done, total: None) if wanted.here else None
     with hosts.cluster() as cluster:
-        return DataTransfer(cluster, wanted, lambda done, total: None, shard=False).push(content)
+        return DataTransfer(cluster, wanted, lambda done, total: None, {}).push(content)
 
 
 def errors(pushed: DataPushResult) -> dict[str, str]:

@@ -80,7 +80,7 @@ def push(hosts: HostsHere, folder: Path, at: int, end: str) -> tuple[Scissors, D
     content = read_here(wanted, lambda done, total: None)
     try:
         with hosts.cluster() as cluster:
-            carrier = DataTransfer(cluster, wanted, lambda done, total: None, shard=False)
+            carrier = DataTransfer(cluster, wanted, lambda done, total: None, {})
             return made[0], carrier.push(content)
     except UnfitError:
         return made[0], None

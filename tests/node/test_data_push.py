@@ -59,7 +59,6 @@ def push(
     what: str,
     name: str = "digits",
     *,
-    shard: bool = False,
     connected: Callable[[], None] = lambda: None,
 ) -> DataPushResult:
     """`connected`: called when the hosts are connected."""
@@ -68,7 +67,7 @@ def push(
     with contextlib.closing(hosts.cluster()) as cluster:
         errors = cluster.connect()
         connected()
-        return DataTransfer(cluster, wanted, silent, shard=shard, unreached=errors).push(content)
+        return DataTransfer(cluster, wanted, silent, errors).push(content)
 
 
 def test_every_host_has_the_folder_one_copy_left_this_machine_and_nothing_is_sent_again(
@@ -108,14 +107,6 @@ def test_a_host_that_lacks_everything_gets_it_from_the_others(hosts: HostsHere, 
     assert pushed.hosts["node3"].received > 2 * CHUNK
     assert pushed.sent < 40_000
     assert contents(hosts.data("node3") / "digits") == contents(folder)
-
-
-def test_each_host_gets_its_shard(hosts: HostsHere, folder: Path) -> None:
-    push(hosts, str(folder), shard=True)
-    parts = [contents(hosts.data(host) / "digits") for host in ("node1", "node2", "node3")]
-    files = [{name for name, what in part.items() if isinstance(what, bytes)} for part in parts]
-    assert [len(names) for names in files] == [102, 102, 102]
-    assert set.union(*files) == {name for name, what in contents(folder).items() if isinstance(what, bytes)}
 
 
 def test_get_brings_a_set_back(hosts: HostsHere, folder: Path, tmp_path: Path) -> None:
@@ -162,7 +153,7 @@ def test_a_host_that_is_lost_costs_its_own_line_and_goes_on_later(hosts: HostsHe
     wanted = source(str(folder), "digits")
     content = read_here(wanted, silent)
     with hosts.cluster() as cluster:
-        pushed = DataTransfer(cluster, wanted, strike, shard=False).push(content)
+        pushed = DataTransfer(cluster, wanted, strike, {}).push(content)
     failed = [host for host, outcome in pushed.hosts.items() if outcome.error]
     assert failed == ["node2"]
     assert "the data that arrived there is kept" in pushed.hosts["node2"].error
@@ -178,8 +169,6 @@ def test_hosts_with_one_home_are_one(hosts: HostsHere, folder: Path) -> None:
     pushed = push(hosts, str(folder))
     assert [outcome.same_as for outcome in pushed.hosts.values()] == ["", "", "node1"]
     assert not pushed.failed
-    with pytest.raises(UnfitError, match="node3: shares its home with node1"):
-        push(hosts, str(folder), shard=True)
 
 
 def test_hosts_that_are_down_frozen_or_full_do_not_keep_the_set_from_the_others(
@@ -199,8 +188,6 @@ def test_hosts_that_are_down_frozen_or_full_do_not_keep_the_set_from_the_others(
     assert "room" in pushed.hosts["node4"].error
     assert contents(hosts.data("node1") / "digits") == contents(folder)
     with pytest.raises(UnfitError, match="node2: no route to it"):
-        push(hosts, str(folder), shard=True)
-    with pytest.raises(UnfitError, match="node2: no route to it"):
         hosts.hosts = hosts.hosts[1:2]
         push(hosts, str(folder))
 
@@ -217,7 +204,7 @@ def test_a_source_that_changes_meanwhile_is_refused(hosts: HostsHere, folder: Pa
         hosts.cluster() as cluster,
         pytest.raises(MusterError, match=r"'large.bin' changes while it"),
     ):
-        DataTransfer(cluster, wanted, silent, shard=False).push(content)
+        DataTransfer(cluster, wanted, silent, {}).push(content)
     assert not (hosts.data("node1") / "digits").exists()
 
 

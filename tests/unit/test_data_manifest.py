@@ -46,10 +46,10 @@ def test_a_version_that_is_repaired_is_never_away_for_long(
     source.mkdir()
     (source / "file").write_text("whole")
     manifest = scan(str(source), lambda done, total: None)
-    version = Version("x", manifest.digest, 0, 1)
+    version = Version("x", manifest.digest)
 
     def publish() -> None:
-        draft = Draft(sets.draft_folder(version), manifest, Chunks(manifest), (0,))
+        draft = Draft(sets.draft_folder(version), manifest, Chunks(manifest))
         draft.adopt()
         draft.link(0, os.fsencode(source / "file"))
         sets.publish(version, draft)
@@ -67,7 +67,7 @@ def test_a_draft_that_somebody_else_has_put_there_is_not_touched(tmp_path: Path)
     (tmp_path / "other" / "precious").write_text("mine")
     (tmp_path / ".x.part").symlink_to("other")
     with pytest.raises(OSError, match="is not your folder"):
-        Draft(str(tmp_path / ".x.part"), SMALL, Chunks(SMALL), (0,)).adopt()
+        Draft(str(tmp_path / ".x.part"), SMALL, Chunks(SMALL)).adopt()
     assert (tmp_path / "other" / "precious").read_text() == "mine"
 
 

@@ -40,9 +40,8 @@ def listed_as_text(hosts: Mapping[str, Sequence[DataSet]]) -> str:
 
 
 def _row(host: str, held: DataSet) -> tuple[str, str, str, str, str, str]:
-    part = f"shard {held.shard} of {held.of}" if held.of > 1 else ""
-    note = "; ".join(filter(None, [part, held.error]))
-    return held.name, host, str(held.files), f"{held.bytes / 1e6:.1f}", held.digest[:8] or "-", note
+    size = f"{held.bytes / 1e6:.1f}"
+    return held.name, host, str(held.files), size, held.digest[:8] or "-", held.error
 
 
 def verified_as_text(
@@ -82,7 +81,6 @@ class DataPush(HostOptions):
         required="what to push?",
     )
     name: str = flag("", "the name of the data set (default: the name of the folder)", takes="positional")
-    shard: bool = flag(False, "give each host only a part: every n-th file")
 
     def run(self) -> None:
         """Push it, and report what each host got."""
@@ -97,7 +95,7 @@ class DataPush(HostOptions):
             Progress(source.name, unit=MB) as progress,
         ):
             errors = cluster.connect()
-            transfer = DataTransfer(cluster, source, progress.show, shard=self.shard, unreached=errors)
+            transfer = DataTransfer(cluster, source, progress.show, errors)
             pushed = transfer.push(content)
         sys.stdout.write(pushed.as_text(time.monotonic() - began))
         if not all(outcome.error for outcome in pushed.hosts.values()):

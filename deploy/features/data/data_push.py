@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
@@ -70,7 +69,7 @@ def _named(path: str, name: str, text: str) -> str:
 
 @dataclass
 class DataPushOutcome:
-    """The outcome on a host. `files`, `size`: of its part; `received`: the bytes that it lacked."""
+    """The outcome on a host. `files`, `size`: of the set; `received`: the bytes that it lacked."""
 
     files: int = 0
     size: int = 0
@@ -122,18 +121,16 @@ class DataTransfer:
         cluster: Cluster,
         source: DataSource,
         progress: OnProgress,
-        *,
-        shard: bool,
-        unreached: Mapping[str, MusterError] | None = None,
+        unreached: Mapping[str, MusterError],
     ) -> None:
-        self._cluster, self._source, self._progress, self._shard = cluster, source, progress, shard
+        self._cluster, self._source, self._progress = cluster, source, progress
         self.pushed = DataPushResult(source.name, {host.name: DataPushOutcome() for host in cluster.hosts})
-        self._failed = {host: error.reason for host, error in (unreached or {}).items()}
+        self._failed = {host: error.reason for host, error in unreached.items()}
 
     def push(self, content: Content | None) -> DataPushResult:
         """Bring every host its missing chunks, and publish the set. `content`: None if the head has it.
 
-        `UnfitError` if no host is left, or one that has to be there: the head, or any that gets a shard.
+        `UnfitError` if no host is left, or if the head has to be there and is not.
         """
         transfers = Transfers(self._cluster, self._serve(), self._progress)
         transfers.take_other = self._take_other
@@ -157,9 +154,9 @@ class DataTransfer:
         return self.pushed
 
     def _left(self) -> list[str]:
-        """The hosts that have not failed; `UnfitError` if the set cannot be on them alone."""
+        """The hosts that have not failed; `UnfitError` if there are none."""
         left = [host for host in self.pushed.hosts if host not in self._failed]
-        if not left or (self._shard and self._failed):
+        if not left:
             raise UnfitError(self._failed.items())
         return left
 
@@ -178,9 +175,6 @@ class DataTransfer:
             self.pushed.hosts[host].same_as = first.setdefault(answer.place, host)
             if first[answer.place] == host:
                 self.pushed.hosts[host].same_as = ""
-            elif self._shard:
-                reason = f"shares its home with {first[answer.place]}: push without --shard, or --exclude it"
-                raise UnfitError([(host, reason)])
         return {host: answer for host, answer in served.items() if not self.pushed.hosts[host].same_as}
 
     def _read_by_head(self, transfers: Transfers, head: str) -> Content:
@@ -191,17 +185,11 @@ class DataTransfer:
 
     def _begin(self, hosts: list[str], content: Content, digest: str) -> dict[str, DataBegun]:
         """Ask each host for its missing chunks. A host with too little disk space fails here."""
-        parts = {host: (shard, len(hosts)) if self._shard else (0, 1) for shard, host in enumerate(hosts)}
-
-        def arguments(host: str) -> dict[str, Any]:
-            shard, of = parts[host]
-            return {"name": self._source.name, "manifest": digest, "shard": shard, "of": of}
-
-        for host, (shard, of) in parts.items():
-            files = [content.manifest.files[index] for index in content.manifest.shard(shard, of)]
-            self.pushed.hosts[host] = DataPushOutcome(len(files), sum(file.size for file in files))
+        manifest, version = content.manifest, {"name": self._source.name, "manifest": digest}
+        for host in hosts:
+            self.pushed.hosts[host] = DataPushOutcome(len(manifest.files), manifest.size)
         channels = {host: self._cluster.channels[host] for host in hosts}
-        outcomes = ask_every(channels, DATA_BEGIN, _seconds_for(content.manifest), arguments)
+        outcomes = ask_every(channels, DATA_BEGIN, _seconds_for(manifest), lambda host: version)
         self._note(outcomes.errors)
         return outcomes.results
 

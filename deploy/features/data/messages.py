@@ -9,8 +9,8 @@ from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Request
 from ...core.connect.silence import STUCK_SECONDS
 from ...core.content.messages import FolderMark
-from ...core.decode import AtMost, Between, Like, lazy_dataclass
-from ...core.hosts.bounds import MOST_HOSTS, Bytes, Count, Digest, Name, Text
+from ...core.decode import AtMost, Like, lazy_dataclass
+from ...core.hosts.bounds import Bytes, Count, Digest, Name, Text
 
 _Chunks = Annotated[str, AtMost(1 << 20), Like("[0-9a-f]*")]
 """A set of numbers of chunks, a bit each (features/data/wire/manifest.py)."""
@@ -34,14 +34,12 @@ class DataBegun:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set of a host; shard `shard` of `of`."""
+    """A data set of a host."""
 
     name: Name
     files: Count = 0
     bytes: Bytes = 0
     digest: Annotated[str, Like("([0-9a-f]{64})?")] = ""
-    shard: Count = 0
-    of: Annotated[int, Between(1, MOST_HOSTS)] = 1
     error: Text = ""
 
 

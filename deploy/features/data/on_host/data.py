@@ -36,7 +36,6 @@ class Arrival:
     def __init__(self, sets: Sets, version: Version, manifest: Manifest, source: str) -> None:
         self._sets, self.version, self.manifest = sets, version, manifest
         self.chunks = Chunks(manifest)
-        self.wanted = manifest.shard(version.shard, version.of)
         self._reader = Reader(source, manifest, self.chunks) if source else None
         self._known = KnownChunks(sets, self.chunks)
         self._draft: Draft | None = None
@@ -48,7 +47,7 @@ class Arrival:
         `alive`: called now and then; raises when the driver is gone. OSError for a disk that is too full.
         """
         if not self._is_in_place():
-            draft = Draft(self._sets.draft_folder(self.version), self.manifest, self.chunks, self.wanted)
+            draft = Draft(self._sets.draft_folder(self.version), self.manifest, self.chunks)
             draft.adopt(alive)
             self._link(draft, alive)
             self._require_room(draft)
@@ -56,12 +55,7 @@ class Arrival:
             self._draft = draft
         lacking = self._draft.lacking if self._draft else {}
         count = len(self.chunks)
-        wanted = {
-            self.chunks.number[digest]
-            for index in self.wanted
-            for digest in self.manifest.files[index].chunks
-        }
-        have = range(count) if self._reader else (wanted - lacking.keys()) | self._known.numbers()
+        have = range(count) if self._reader else ({*range(count)} - lacking.keys()) | self._known.numbers()
         return {"lacking": bitmap(iter(lacking), count), "have": bitmap(iter(have), count)}
 
     def _is_in_place(self) -> bool:
@@ -71,8 +65,7 @@ class Arrival:
 
     def _link(self, draft: Draft, alive: Callable[[], object]) -> None:
         """Use the files of other versions and sets that are the same."""
-        for index in self.wanted:
-            file = self.manifest.files[index]
+        for index, file in enumerate(self.manifest.files):
             source = self._known.whole(file.chunks, executable=file.executable)
             if source and not draft.has(index):
                 alive()
@@ -125,7 +118,7 @@ class Arrival:
         if self._draft and number not in self._draft.lacking:
             with contextlib.suppress(OSError):
                 folder = os.fsdecode(self._draft.folder)
-                return Reader(folder, self.manifest, self.chunks, self.wanted).read(number)
+                return Reader(folder, self.manifest, self.chunks).read(number)
         content = self._known.read(number)
         if content is None:
             raise OSError("a chunk that was here is gone; push again")
@@ -180,7 +173,7 @@ class Data:
         self._sweep()
         self._held.enter_context(self.sets.locked(request["name"]))
         manifest = unpack(self._bundles.path(request["manifest"]).read_bytes())
-        version = Version(request["name"], manifest.digest, request["shard"], request["of"])
+        version = Version(request["name"], manifest.digest)
         self._arrival = Arrival(self.sets, version, manifest, self._source)
         self._transfers.accept = self.accept
         return self._arrival.begin(self._require_driver)
@@ -227,11 +220,10 @@ class Data:
             kept = self.sets.kept(name)
         except ValueError as error:
             return {"name": name, "error": explain(error)}
-        files = [kept.manifest.files[index] for index in kept.wanted]
-        part = {"shard": kept.version.shard, "of": kept.version.of, "digest": kept.version.digest}
+        manifest, digest = kept.manifest, kept.version.digest
         problem = "" if intact(kept) else "files of it were changed or removed there; push it again"
-        size = sum(file.size for file in files)
-        return {"name": name, "files": len(files), "bytes": size, "error": problem, **part}
+        size = manifest.size
+        return {"name": name, "files": len(manifest.files), "bytes": size, "digest": digest, "error": problem}
 
     def do_data_verify(self, request: Frame, payload: bytes) -> Frame:
         """Read every byte of a set; answers the damage."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ....core.wire.os_errors import naming
 from ..wire.manifest import CHUNK, Chunks, File, Manifest, ManifestLink, encoded, has_below
@@ -21,17 +21,11 @@ TIME_NS = 315532800 * 10**9
 
 
 class Draft:
-    """The wanted files of a manifest in a folder. `lacking`: by chunk, the positions without it."""
+    """The files of a manifest in a folder. `lacking`: by chunk, the positions without it."""
 
-    def __init__(self, folder: str, manifest: Manifest, chunks: Chunks, wanted: Sequence[int]) -> None:
+    def __init__(self, folder: str, manifest: Manifest, chunks: Chunks) -> None:
         self.folder, self.manifest, self.chunks = os.fsencode(folder), manifest, chunks
-        self.wanted = wanted
-        self.lacking: dict[int, list[tuple[int, int]]] = {}
-        for index in wanted:
-            offset = 0
-            for digest in manifest.files[index].chunks:
-                self.lacking.setdefault(chunks.number[digest], []).append((index, offset))
-                offset += CHUNK
+        self.lacking = {number: [*positions] for number, positions in enumerate(chunks.positions)}
         self._made = {self.folder}
         """The folders that exist."""
 
@@ -49,7 +43,7 @@ class Draft:
         # Its name follows from the set, so in a folder that others can write to they may have put it there.
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise OSError(f"{os.fsdecode(self.folder)} exists, and is not your folder; remove it")
-        files = {encoded(self.manifest.files[index].path): index for index in self.wanted}
+        files = {encoded(file.path): index for index, file in enumerate(self.manifest.files)}
         ordered = sorted(files)
         for folder, _, _ in os.walk(self.folder):
             os.chmod(folder, 0o700)  # `close_folders` may have made it read-only
@@ -147,7 +141,7 @@ class Draft:
 
     def finish(self) -> None:
         """Make the rest when no chunk is lacking: empty files, links, empty folders, and the modes."""
-        for file in (self.manifest.files[index] for index in self.wanted):
+        for file in self.manifest.files:
             path = self.path(file.path)
             if len(file.chunks) != 1:
                 self._make_room(path)

@@ -2,7 +2,7 @@
 
 NAME                        a link to the current version
 .sets/NAME@DIGEST           a version: its files, read-only
-.sets/NAME@DIGEST.json      its manifest, and the shard of it on this host
+.sets/NAME@DIGEST.json      its manifest
 .drafts/NAME@DIGEST         a version that still arrives (draft.py)
 .chunks/                    bundles for other hosts
 .lock.NAME                  held by the agent that changes NAME
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import shutil
@@ -28,17 +27,14 @@ from .draft import Draft, is_intact, same_link
 
 
 class Version(NamedTuple):
-    """A version of a data set. Shard `shard` of `of`; 0 of 1 is the whole set."""
+    """A version of a data set."""
 
     name: str
     digest: str
-    shard: int = 0
-    of: int = 1
 
     @property
     def folder_name(self) -> str:
-        part = f"-{self.shard}of{self.of}" if self.of > 1 else ""
-        return f"{self.name}@{self.digest[:16]}{part}"
+        return f"{self.name}@{self.digest[:16]}"
 
 
 class Kept(NamedTuple):
@@ -47,11 +43,6 @@ class Kept(NamedTuple):
     version: Version
     manifest: Manifest
     folder: str
-
-    @property
-    def wanted(self) -> range:
-        """The numbers of its files."""
-        return self.manifest.shard(self.version.shard, self.version.of)
 
 
 class Sets:
@@ -113,10 +104,8 @@ class Sets:
     def _version(self, folder_name: str) -> Kept:
         folder = self.root / ".sets" / folder_name
         text = (self.root / ".sets" / f"{folder_name}.json").read_bytes()
-        manifest, record = parse(text), json.loads(text)
-        name = folder_name.partition("@")[0]
-        version = Version(name, manifest.digest, int(record["shard"]), int(record["of"]))
-        return Kept(version, manifest, str(folder))
+        manifest = parse(text)
+        return Kept(Version(folder_name.partition("@")[0], manifest.digest), manifest, str(folder))
 
     def publish(self, version: Version, draft: Draft) -> None:
         """Put a complete draft into place: the name points to the old version, then to the new one."""
@@ -125,8 +114,7 @@ class Sets:
         sets = self.root / ".sets"
         sets.mkdir(mode=0o700, exist_ok=True)
         folder = sets / version.folder_name
-        record = {"shard": version.shard, "of": version.of, **json.loads(draft.manifest.text())}
-        write_atomically(sets / f"{version.folder_name}.json", json.dumps(record).encode(), 0o444)
+        write_atomically(sets / f"{version.folder_name}.json", draft.manifest.text(), 0o444)
         # Later pushes and ranks trust a set by its name, without reading it.
         sync_file_system(os.fsdecode(draft.folder))
         damaged = self._set_aside(folder)  # this version, which the draft repairs; a job may be reading it
@@ -152,8 +140,7 @@ class Sets:
         require_name(name)
         size = 0
         with contextlib.suppress(ValueError):
-            kept = self.kept(name)
-            size = sum(kept.manifest.files[index].size for index in kept.wanted)
+            size = self.kept(name).manifest.size
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.root / name)
         self._sweep(name, "")
@@ -200,8 +187,8 @@ class KnownChunks:
         self._whole: dict[tuple[tuple[str, ...], bool], bytes] = {}
         self._parts: dict[int, tuple[bytes, int]] = {}
         for kept in sets.all_kept():
-            for index in kept.wanted:
-                self._add(os.fsencode(kept.folder), kept.manifest.files[index])
+            for file in kept.manifest.files:
+                self._add(os.fsencode(kept.folder), file)
 
     def _add(self, folder: bytes, file: File) -> None:
         """Note the chunks of a file; those of a file that was changed are read first."""
@@ -241,9 +228,8 @@ class KnownChunks:
 def intact(kept: Kept) -> bool:
     """Whether all entries of a version have their size, time and mode; no bytes are read."""
     folder, manifest = os.fsencode(kept.folder), kept.manifest
-    files = (manifest.files[index] for index in kept.wanted)
     return (
-        all(is_intact(os.path.join(folder, encoded(file.path)), file) for file in files)
+        all(is_intact(os.path.join(folder, encoded(file.path)), file) for file in manifest.files)
         and all(same_link(os.path.join(folder, encoded(link.path)), link) for link in manifest.links)
         and all(os.path.isdir(os.path.join(folder, encoded(name))) for name in manifest.folders)
     )
@@ -260,7 +246,7 @@ def damage(kept: Kept, alive: Callable[[], object] = lambda: None) -> list[str]:
     lines: list[str] = []
     top = os.fsencode(kept.folder)
     expected = set()
-    for file in (kept.manifest.files[index] for index in kept.wanted):
+    for file in kept.manifest.files:
         alive()
         expected.add(path := os.path.join(top, encoded(file.path)))
         if wrong := _wrong(path, file):

@@ -87,10 +87,6 @@ class Manifest(NamedTuple):
         """The SHA-256 of the manifest: of the whole set, because every chunk's is in it."""
         return hashlib.sha256(self.text()).hexdigest()
 
-    def shard(self, number: int, of: int) -> range:
-        """The numbers of the files of a shard: every `of`-th, so that parts differ by at most one file."""
-        return range(number, len(self.files), of)
-
 
 class Chunks:
     """The distinct chunks of a manifest, numbered in the order of their first appearance."""

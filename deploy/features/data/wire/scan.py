@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ....core.wire.os_errors import explain, naming
@@ -127,19 +127,15 @@ def changed(name: str) -> OSError:
 
 
 class Reader:
-    """Reads the chunks of a manifest from a folder that has its files, or those of `wanted`."""
+    """Reads the chunks of a manifest from a folder that has its files."""
 
-    def __init__(
-        self, root: str, manifest: Manifest, chunks: Chunks, wanted: Container[int] | None = None
-    ) -> None:
-        self._root, self._manifest, self._chunks, self._wanted = root, manifest, chunks, wanted
+    def __init__(self, root: str, manifest: Manifest, chunks: Chunks) -> None:
+        self._root, self._manifest, self._chunks = root, manifest, chunks
         self._is_file = os.path.isfile(root)
 
     def read(self, number: int) -> bytes:
         """The bytes of a chunk; OSError if they do not match the manifest."""
-        positions = self._chunks.positions[number]
-        readable = (at for at in positions if self._wanted is None or at[0] in self._wanted)
-        index, offset = next(readable, positions[0])
+        index, offset = self._chunks.positions[number][0]
         name = self._manifest.files[index].path
         path = os.fsencode(self._root) if self._is_file else _join(self._root, name)
         try:
