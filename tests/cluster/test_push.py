@@ -20,7 +20,6 @@ import pytest
 from muster.deploy.core.connect.cluster import Cluster as Hosts
 from muster.deploy.core.connect.opener import access_with
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.features.image.archive import Archive
 from muster.deploy.features.image.engine import LocalEngine
 from muster.deploy.features.image.image_push import ImagePushResult, ImageTransfer, prepare, survey
 from tests.cluster.conftest import NODES, ROOT, Cluster
@@ -180,16 +179,15 @@ def push_and_lose(engines: Engines, lost: str) -> ImagePushResult:
             cut.append(done)
             engines.cluster.kill(lost)
 
-    engine, archive = LocalEngine(), Archive(engines.cache / "muster" / "images")
+    engine = LocalEngine()
     image = engine.image(IMAGE)
     with Hosts(
         hostfile.load(engines.cluster.hosts_file), access_with(engines.cluster.ssh_config, "").open
     ) as hosts:
         lacking = survey(hosts, image, {})
         assert [lacking[node] and len(lacking[node] or ()) for node in NODES] == [None, engines.lacks, 2]
-        return ImageTransfer(hosts, image, archive, prepare(engine, image, archive, lacking), tell).push(
-            lacking, {}
-        )
+        saved = prepare(engine, image, lacking, engines.cache)
+        return ImageTransfer(hosts, image, saved, tell).push(lacking, {})
 
 
 def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Engines, tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_S
 from muster.deploy.core.errors import HostError, MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.features.image import image_push as push
-from muster.deploy.features.image.archive import Archive
+from muster.deploy.features.image.archive import compressed
 from muster.deploy.features.image.image_push import IMAGE as IMAGE_OF_HOST
 from muster.deploy.features.image.image_push import IMAGE_LOAD, ImageLoaded, PresentImage
-from tests.unit.test_push_plan import CONFIGURATION, DIFF_IDS, IMAGE, saved
+from tests.unit.test_push_plan import DIFF_IDS, IMAGE, saved
 from tests.waiting import PATIENCE
 
 
@@ -91,11 +91,10 @@ def cluster_of(events: Inbox, channels: Any) -> Any:
 
 @pytest.mark.parametrize("frozen", ["node1", "node2", ""])
 def test_a_host_that_freezes_keeps_no_other_from_its_image(tmp_path: Path, frozen: str) -> None:
-    archive, events = Archive(tmp_path), Inbox()
-    archive.take(saved("old"), IMAGE.id, DIFF_IDS)
+    image, events = compressed(saved("old"), DIFF_IDS, tmp_path), Inbox()
     channels = {name: Channel(name, events, frozen=name == frozen) for name in ("node1", "node2", "node3")}
     cluster = cluster_of(events, channels)
-    active = push.ImageTransfer(cluster, IMAGE, archive, CONFIGURATION, lambda have, total: None)
+    active = push.ImageTransfer(cluster, IMAGE, image, lambda have, total: None)
     pushed = active.push(dict.fromkeys(channels, DIFF_IDS), {})
     errors = {name: outcome.error for name, outcome in pushed.hosts.items() if outcome.error}
     assert list(errors) == ([frozen] if frozen else [])
@@ -106,17 +105,14 @@ def test_a_host_that_freezes_keeps_no_other_from_its_image(tmp_path: Path, froze
 def test_a_host_that_is_down_or_refuses_keeps_no_other_from_its_image(
     tmp_path: Path, refused: Request[Any]
 ) -> None:
-    archive, events = Archive(tmp_path), Inbox()
-    archive.take(saved("old"), IMAGE.id, DIFF_IDS)
+    image, events = compressed(saved("old"), DIFF_IDS, tmp_path), Inbox()
     channels = {name: Channel(name, events, frozen=False) for name in ("node2", "node3")}
     channels["node2"].refuses = refused
     cluster = cluster_of(events, channels)
     cluster.hosts = hostfile.parse("node[1-3]")
     failed: dict[str, MusterError] = {"node1": HostError("ssh.unreachable", "no route to it")}
     lacking = push.survey(cluster, IMAGE, failed)
-    pushed = push.ImageTransfer(cluster, IMAGE, archive, CONFIGURATION, lambda have, total: None).push(
-        lacking, failed
-    )
+    pushed = push.ImageTransfer(cluster, IMAGE, image, lambda have, total: None).push(lacking, failed)
     assert pushed.failed
     assert {host: outcome.error for host, outcome in pushed.hosts.items()} == {
         "node1": "no route to it",
@@ -127,16 +123,15 @@ def test_a_host_that_is_down_or_refuses_keeps_no_other_from_its_image(
 
 def test_an_image_that_has_a_layer_twice_is_loaded_once(tmp_path: Path) -> None:
     """BuildKit's layer of a step that changes nothing is always the same."""
-    archive, events = Archive(tmp_path), Inbox()
-    archive.take(saved("old"), IMAGE.id, DIFF_IDS)
+    image, events = compressed(saved("old"), DIFF_IDS, tmp_path), Inbox()
     channels = {name: Channel(name, events, frozen=False) for name in ("node1", "node2")}
     loads: list[str] = []
     for name, channel in channels.items():
         channel.loaded = partial(loads.append, name)
     cluster = cluster_of(events, channels)
     twice = (*DIFF_IDS, DIFF_IDS[0])
-    image = dataclasses.replace(IMAGE, layers=twice)
-    pushed = push.ImageTransfer(cluster, image, archive, CONFIGURATION, lambda have, total: None).push(
+    of_twice = dataclasses.replace(IMAGE, layers=twice)
+    pushed = push.ImageTransfer(cluster, of_twice, image, lambda have, total: None).push(
         dict.fromkeys(channels, twice), {}
     )
     assert [outcome.error for outcome in pushed.hosts.values()] == ["", ""]

@@ -14,10 +14,9 @@ import pytest
 
 from muster.deploy.core.content.transfer_state import ActiveTransfer, Receiver, Transfer, ancestors
 from muster.deploy.core.errors import MusterError
-from muster.deploy.features.image.archive import Archive
+from muster.deploy.features.image.archive import compressed
 from muster.deploy.features.image.engine import Image
 from muster.deploy.features.image.image_push import ImagePushOutcome, ImagePushResult
-from tests.damage import DAMAGE
 
 LAYERS = (b"low" * 50_000, b"high" * 40_000)
 DIFF_IDS = tuple("sha256:" + hashlib.sha256(layer).hexdigest() for layer in LAYERS)
@@ -46,83 +45,36 @@ def saved(layout: str, configuration: bytes = CONFIGURATION) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("layout", ["old", "new", "containerd"])
 def test_layers_are_known_by_their_content_whatever_they_are_called(tmp_path: Path, layout: str) -> None:
-    archive = Archive(tmp_path / "images")
-    assert archive.take(saved(layout), IMAGE.id, DIFF_IDS) == CONFIGURATION
+    image = compressed(saved(layout), DIFF_IDS, tmp_path / "images")
+    assert image.configuration == CONFIGURATION
     for diff_id, content in zip(DIFF_IDS, LAYERS, strict=True):
-        layer = archive.layer(diff_id)
-        assert layer
-        packed = archive.path(layer).read_bytes()
+        layer = image.layers[diff_id]
+        packed = layer.path.read_bytes()
         assert gzip.decompress(packed) == content
         assert (layer.digest, layer.size) == (hashlib.sha256(packed).hexdigest(), len(packed))
-    assert archive.configuration(IMAGE.id) == CONFIGURATION
+    assert [*(tmp_path / "images").iterdir()] == []
 
 
-def test_a_layer_is_compressed_to_the_same_bytes_each_time(tmp_path: Path) -> None:
-    first, second = Archive(tmp_path / "a"), Archive(tmp_path / "b")
-    for archive in (first, second):
-        archive.take(saved("old"), IMAGE.id, DIFF_IDS[1:])
-    assert first.layer(DIFF_IDS[1]) == second.layer(DIFF_IDS[1])
-    assert first.layer(DIFF_IDS[0]) is None
-
-
-def test_a_compressed_layer_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
-    archive = Archive(tmp_path / "images")
-    archive.take(saved("old"), IMAGE.id, DIFF_IDS)
-    layer = archive.layer(DIFF_IDS[0])
-    assert layer
-    archive.path(layer).write_bytes(b"cut")
-    assert archive.layer(DIFF_IDS[0]) is None
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_what_was_damaged_since_the_last_push_is_made_again(tmp_path: Path, kind: str) -> None:
-    folder = tmp_path / "images"
-    Archive(folder).take(saved("old"), IMAGE.id, DIFF_IDS)
-    layer = Archive(folder).layer(DIFF_IDS[0])
-    assert layer
-    DAMAGE[kind](Archive(folder).path(layer))
-    assert Archive(folder).layer(DIFF_IDS[0]) is None
-    DAMAGE[kind](folder / f"{DIFF_IDS[1].removeprefix('sha256:')}.json")
-    assert Archive(folder).layer(DIFF_IDS[1]) is None
-    DAMAGE[kind](folder / f"{IMAGE.id.removeprefix('sha256:')}.config")
-    assert Archive(folder).configuration(IMAGE.id) is None
-    again = Archive(folder)
-    assert again.take(saved("old"), IMAGE.id, DIFF_IDS) == CONFIGURATION
-    assert again.layer(DIFF_IDS[0]) == layer
+def test_a_wanted_layer_is_compressed_to_the_same_bytes_each_time(tmp_path: Path) -> None:
+    first, second = (compressed(saved("old"), DIFF_IDS[1:], tmp_path).layers for _ in range(2))
+    assert first.keys() == {DIFF_IDS[1]}
+    assert first[DIFF_IDS[1]].digest == second[DIFF_IDS[1]].digest
 
 
 def test_a_layer_that_the_engine_leaves_out_is_named(tmp_path: Path) -> None:
     with pytest.raises(MusterError, match="did not save the layer sha256:00"):
-        Archive(tmp_path / "images").take(saved("old"), IMAGE.id, ["sha256:" + "00" * 32])
+        compressed(saved("old"), ["sha256:" + "00" * 32], tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["old", "new", "containerd"])
 def test_a_configuration_may_be_long(tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = Archive(tmp_path / "images")
     long = json.dumps({"config": {"Labels": {"sbom": "x" * (1 << 17)}}}).encode()
-    assert archive.take(saved(layout, long), IMAGE.id, DIFF_IDS) == long
-    assert all(archive.layer(diff_id) for diff_id in DIFF_IDS)
+    image = compressed(saved(layout, long), DIFF_IDS, tmp_path)
+    assert image.configuration == long
+    assert image.layers.keys() == {*DIFF_IDS}
     monkeypatch.setattr("muster.deploy.features.image.archive.MOST_JSON", 1 << 17)
     with pytest.raises(MusterError, match=r"saved no configuration of the image \(blobs/config\), or one of"):
-        archive.take(saved(layout, long), IMAGE.id, DIFF_IDS)
-
-
-def test_layers_of_other_images_are_swept(tmp_path: Path) -> None:
-    archive = Archive(tmp_path / "images")
-    archive.take(saved("old"), IMAGE.id, DIFF_IDS)
-    archive.sweep([IMAGE.id, DIFF_IDS[1]])
-    assert archive.layer(DIFF_IDS[0]) is None
-    assert archive.layer(DIFF_IDS[1])
-
-
-def test_the_layers_of_another_push_that_is_under_way_stay(tmp_path: Path) -> None:
-    archive, other = Archive(tmp_path / "images"), Archive(tmp_path / "images")
-    archive.take(saved("old"), IMAGE.id, DIFF_IDS)
-    with archive.used():
-        other.sweep([])
-        assert archive.layer(DIFF_IDS[0])
-    other.sweep([])
-    assert archive.layer(DIFF_IDS[0]) is None
+        compressed(saved(layout, long), DIFF_IDS, tmp_path)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])

@@ -23,7 +23,6 @@ from ...core.plan.flags import flag
 from ...core.text.progress import MB, Progress
 from ...core.text.text import table
 from ...core.waits import waiting
-from .archive import Archive
 from .engine import LocalEngine
 from .image_push import ImageTransfer, prepare, survey
 from .image_versions import FOLDER, Track, load, targets
@@ -254,21 +253,16 @@ class ImagePush(HostOptions):
         if config and not config.is_file():
             raise UsageError(f"--ssh-config: no file {self.ssh_config}")
         engine = LocalEngine()
-        inspected, archive = engine.image(self.image), Archive(cache_folder() / "images")
-        began = time.monotonic()
-        with (
-            archive.used(),
-            contextlib.closing(Cluster(chosen, access_with(config, self.python).open)) as cluster,
-        ):
+        inspected, began = engine.image(self.image), time.monotonic()
+        with contextlib.closing(Cluster(chosen, access_with(config, self.python).open)) as cluster:
             failed = cluster.connect()
             lacking = survey(cluster, inspected, failed)
             with Progress(f"compressing {self.image}", unit=MB) as progress:
-                configuration = prepare(engine, inspected, archive, lacking, progress.show)
+                saved = prepare(engine, inspected, lacking, cache_folder(), progress.show)
             with Progress(self.image, unit=MB) as progress:
-                transfer = ImageTransfer(cluster, inspected, archive, configuration, progress.show)
+                transfer = ImageTransfer(cluster, inspected, saved, progress.show)
                 with waiting("the engines of the hosts"):
                     pushed = transfer.push(lacking, failed)
-        archive.sweep([inspected.id, *inspected.layers])
         sys.stdout.write(pushed.as_text(time.monotonic() - began))
         if pushed.failed:
             raise Exit(code=UnfitError.exit_status)

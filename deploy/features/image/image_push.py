@@ -1,10 +1,11 @@
-"""Brings an image to every host without a registry; layers go through a tree of hosts (connect/transfer)."""
+"""Brings an image to every host without a registry; layers go through a tree of hosts (core/content)."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from ...core.connect.cluster import Cluster
@@ -19,7 +20,7 @@ from ...core.decode import AtMost, lazy_dataclass
 from ...core.errors import MusterError, UnfitError
 from ...core.hosts.bounds import Count, DiffId, Name, Text
 from ...core.text.text import count
-from .archive import Archive, Layer
+from .archive import Layer, SavedImage, compressed
 from .engine import Image, LocalEngine
 
 
@@ -94,21 +95,18 @@ def _same(image: Image, answer: PresentImage | ImageLoaded) -> bool:
 def prepare(
     engine: LocalEngine,
     image: Image,
-    archive: Archive,
     lacking: Mapping[str, tuple[str, ...] | None],
+    folder: Path,
     progress: OnProgress = lambda done, total: None,
-) -> bytes:
-    """Compress every layer that a host lacks into the archive; returns the image's configuration.
+) -> SavedImage:
+    """Compress every layer that a host lacks, on the disk of a folder.
 
-    `progress`: gets the number of compressed bytes of the image so far, and of all.
+    `progress`: gets the number of bytes of the image so far, and of all.
     """
-    wanted = {diff_id for diff_ids in lacking.values() for diff_id in diff_ids or ()}
     if all(diff_ids is None for diff_ids in lacking.values()):
-        return b""
-    configuration = archive.configuration(image.id)
-    if configuration is not None and all(archive.layer(diff_id) for diff_id in wanted):
-        return configuration
-    return archive.take(_counted(engine.save(image), image.size, progress), image.id, wanted)
+        return SavedImage()
+    wanted = {diff_id for diff_ids in lacking.values() for diff_id in diff_ids or ()}
+    return compressed(_counted(engine.save(image), image.size, progress), wanted, folder)
 
 
 def _counted(pieces: Iterable[bytes], total: int, progress: OnProgress) -> Iterator[bytes]:
@@ -123,11 +121,8 @@ def _counted(pieces: Iterable[bytes], total: int, progress: OnProgress) -> Itera
 class ImageTransfer:
     """The push of an image. A host that fails does not keep it from the others."""
 
-    def __init__(
-        self, cluster: Cluster, image: Image, archive: Archive, configuration: bytes, progress: OnProgress
-    ) -> None:
-        self._cluster, self._image, self._archive = cluster, image, archive
-        self._configuration, self._progress = configuration, progress
+    def __init__(self, cluster: Cluster, image: Image, saved: SavedImage, progress: OnProgress) -> None:
+        self._cluster, self._image, self._saved, self._progress = cluster, image, saved, progress
         self._layers: dict[str, list[Layer]] = {}
         """The layers that each host lacks."""
         self._missing: dict[str, set[str]] = {}
@@ -141,16 +136,16 @@ class ImageTransfer:
         `failed`: the hosts that dropped out before.
         """
         hosts = {host: ImagePushOutcome(error=error.reason) for host, error in failed.items()}
-        wanted = {diff_id for diff_ids in lacking.values() for diff_id in diff_ids or ()}
         # The lowest layer first. An image may have a layer twice: BuildKit makes the same one for every step
         # without changes.
-        layers = {diff_id: self._layer(diff_id) for diff_id in self._image.layers if diff_id in wanted}
+        saved = self._saved.layers
+        layers = {diff_id: saved[diff_id] for diff_id in self._image.layers if diff_id in saved}
         for host, diff_ids in lacking.items():
             own = [layers[diff_id] for diff_id in dict.fromkeys(diff_ids or ())]
             hosts[host] = ImagePushOutcome(len(own), sum(layer.size for layer in own), diff_ids is None)
             if diff_ids is not None:
                 self._layers[host] = own
-        files = [LocalFile(layer.digest, layer.size, self._archive.path(layer)) for layer in layers.values()]
+        files = [LocalFile(layer.digest, layer.size, layer.path) for layer in layers.values()]
         needed = {host: [layer.digest for layer in own] for host, own in self._layers.items()}
         served = serve(self._cluster, "images", needed)
         for host, refusal in served.errors.items():
@@ -183,7 +178,7 @@ class ImageTransfer:
             "places": [names[diff_id] for diff_id in self._image.layers],
             "layers": [[names[layer.diff_id], layer.digest] for layer in self._layers[host]],
         }
-        self._cluster.channels[host].post(IMAGE_LOAD, self._configuration, **request)
+        self._cluster.channels[host].post(IMAGE_LOAD, self._saved.configuration, **request)
 
     def _take_other(self, host: str, report: Report) -> bool:
         if not isinstance(report, ImageLoaded) or host not in self._transfers.working:
@@ -194,12 +189,6 @@ class ImageTransfer:
         elif not _same(self._image, report):
             self._transfers.lose(host, f"its engine made another image of it: {report.id}")
         return True
-
-    def _layer(self, diff_id: str) -> Layer:
-        layer = self._archive.layer(diff_id)
-        if layer is None:
-            raise MusterError(f"{self._archive.folder}: the layer {diff_id} is gone; push again")
-        return layer
 
     def _tidy(self, hosts: Mapping[str, ImagePushOutcome]) -> None:
         """Remove the files on hosts whose engine has loaded them. Before, another host may read them."""
