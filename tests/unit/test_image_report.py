@@ -13,9 +13,7 @@ from muster.deploy.features.image import command as capabilities
 from muster.deploy.features.image import image_versions as versions
 from muster.deploy.features.image.command import (
     ImageBuild,
-    Recipe,
     base_commands,
-    build_command,
     find_track,
     without_digest,
     without_sum,
@@ -68,7 +66,7 @@ def test_an_unknown_target_is_answered_with_those_that_there_are() -> None:
 def test_a_folder_stands_in_for_a_download(tmp_path: Path) -> None:
     ca = tmp_path / "ca.pem"
     ca.touch()
-    words = build_command("cuda", str(tmp_path), str(ca))
+    words = ImageBuild("cuda", source=str(tmp_path), ca=str(ca)).command
     assert words[-4:] == [
         "--set",
         f"cuda.contexts.sources={tmp_path}",
@@ -94,7 +92,7 @@ def test_a_base_that_no_registry_has_is_built_first(tmp_path: Path) -> None:
 )
 def test_a_source_that_no_build_uses_is_refused(target: str, source: str, reason: str) -> None:
     with pytest.raises(UsageError, match=f"--source: {reason}"):
-        build_command(target, source)
+        _ = ImageBuild(target, source=source).command
 
 
 def test_sums_that_are_missing_are_said_before_the_build() -> None:
@@ -115,8 +113,8 @@ def test_a_base_without_a_digest_is_named_before_the_build(capsys: pytest.Captur
     assert "the base image debian:trixie-slim has no digest: " in capsys.readouterr().out
 
 
-def test_a_recipe_sets_proof_and_gpus_of_its_target_alone() -> None:
-    words = build_command("cuda-debian", recipe=Recipe(proof=True, gpus="9.0"))
+def test_proof_and_gpus_are_set_for_the_target_alone() -> None:
+    words = ImageBuild("cuda-debian", proof=True, gpus="9.0").command
     assert words[words.index("--set") + 2 :] == [
         "--set",
         "cuda-debian.args.PROFILE=proof",
@@ -126,14 +124,14 @@ def test_a_recipe_sets_proof_and_gpus_of_its_target_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "recipe", "reason"),
+    ("build", "reason"),
     [
-        ("cpu-devel", Recipe(proof=True), "--proof is for targets that are compiled, and cpu-devel"),
-        ("cuda-debian", Recipe(gpus="hopper"), "--gpus must be compute capabilities"),
-        ("cuda-debian", Recipe(gpus="9.0 --help"), "--gpus must be compute capabilities"),
-        ("cpu", Recipe(gpus="9.0"), "cpu has none"),
+        (ImageBuild("cpu-devel", proof=True), "--proof is for targets that are compiled, and cpu-devel"),
+        (ImageBuild("cuda-debian", gpus="hopper"), "--gpus must be compute capabilities"),
+        (ImageBuild("cuda-debian", gpus="9.0 --help"), "--gpus must be compute capabilities"),
+        (ImageBuild("cpu", gpus="9.0"), "cpu has none"),
     ],
 )
-def test_a_recipe_that_no_build_takes_is_refused(target: str, recipe: Recipe, reason: str) -> None:
+def test_options_that_no_build_takes_are_refused(build: ImageBuild, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        build_command(target, recipe=recipe)
+        _ = build.command

@@ -37,52 +37,6 @@ def find_track(target: str, tracks: Sequence[Track]) -> Track:
     return track
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The differences of a build from the target's own recipe; the empty string changes nothing."""
-
-    proof: bool = False
-    """Leave out the kernels that take longest (docs/image.md)."""
-    gpus: str = ""
-    """Compute capabilities in place of the track's, in PyTorch's form: `9.0` or `8.0;9.0+PTX`."""
-
-    def settings(self, target: str) -> list[str]:
-        """The options of `docker buildx bake`. `UsageError` for values that no build takes."""
-        if self.gpus and not re.fullmatch(r"\d+\.\d+[a-z]?(\+PTX)?(;\d+\.\d+[a-z]?(\+PTX)?)*", self.gpus):
-            raise UsageError(
-                f"--gpus must be compute capabilities, such as 9.0 or 8.0;9.0+PTX, got '{self.gpus}'"
-            )
-        if self.proof and target.removesuffix("-devel") == "cpu":
-            raise UsageError(f"--proof is for targets that are compiled, and {target} is not")
-        if self.gpus and not target.startswith("cuda"):
-            raise UsageError(f"--gpus is for targets with CUDA, and {target} has none")
-        values = {
-            "args.PROFILE": "proof" if self.proof else "",
-            "args.TORCH_CUDA_ARCH_LIST": self.gpus,
-        }
-        return [
-            token
-            for name, value in values.items()
-            if value
-            for token in ("--set", f"{target}.{name}={value}")
-        ]
-
-
-def build_command(target: str, source: str = "", ca: str = "", recipe: Recipe = Recipe()) -> list[str]:
-    """The command line of the build. The archives in the folder `source` replace downloads."""
-    arguments = ["docker", "buildx", "bake", "--file", str(FOLDER / "docker-bake.json"), target]
-    arguments += ["--set", f"{target}.context={FOLDER.parent}"]
-    if source and not Path(source).is_dir():
-        raise UsageError(f"--source: no folder {source}")
-    if source and target == "cpu":
-        raise UsageError("--source: the target cpu compiles nothing; it takes the distribution's packages")
-    arguments += ["--set", f"{target}.contexts.sources={source}"] if source else []
-    if ca and not Path(ca).is_file():
-        raise UsageError(f"--ca: no file {ca}")
-    arguments += recipe.settings(target)
-    return arguments + (["--set", f"{target}.secrets=id=ca,src={ca}"] if ca else [])
-
-
 def base_commands(track: Track, ca: str = "") -> list[list[str]]:
     """The command lines that build the base images of a track, if no registry has them; often none."""
     if not track.base:
@@ -151,6 +105,8 @@ def proof_as_text(image: str, size: int, labels: Mapping[str, str], proof: Proof
 
 
 DEFAULT, IMAGE = "muster:cpu", "the image (default: muster:cpu)"
+# In PyTorch's form.
+_CAPABILITIES = re.compile(r"\d+\.\d+[a-z]?(\+PTX)?(;\d+\.\d+[a-z]?(\+PTX)?)*")
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
 
 
@@ -177,13 +133,39 @@ class ImageBuild(Command):
     )
     dry_run: bool = flag(False, "print the command, and build nothing")
 
+    @property
+    def command(self) -> list[str]:
+        """The command line of the build. `UsageError` for options that no build takes."""
+        target, compiled = self.target, self.target.removesuffix("-devel") != "cpu"
+        wrong = {
+            f"--source: no folder {self.source}": self.source and not Path(self.source).is_dir(),
+            "--source: the target cpu compiles nothing; it takes the distribution's packages": self.source
+            and not compiled,
+            f"--ca: no file {self.ca}": self.ca and not Path(self.ca).is_file(),
+            f"--gpus must be compute capabilities, such as 9.0 or 8.0;9.0+PTX, got '{self.gpus}'": self.gpus
+            and not _CAPABILITIES.fullmatch(self.gpus),
+            f"--proof is for targets that are compiled, and {target} is not": self.proof and not compiled,
+            f"--gpus is for targets with CUDA, and {target} has none": self.gpus
+            and not target.startswith("cuda"),
+        }
+        if refused := next((text for text, is_wrong in wrong.items() if is_wrong), ""):
+            raise UsageError(refused)
+        settings = {
+            "context": str(FOLDER.parent),
+            "contexts.sources": self.source,
+            "args.PROFILE": "proof" if self.proof else "",
+            "args.TORCH_CUDA_ARCH_LIST": self.gpus,
+            "secrets": f"id=ca,src={self.ca}" if self.ca else "",
+        }
+        sets = [f"{target}.{name}={value}" for name, value in settings.items() if value]
+        bake = ["docker", "buildx", "bake", "--file", str(FOLDER / "docker-bake.json"), target]
+        return [*bake, *(token for each in sets for token in ("--set", each))]
+
     def run(self) -> None:
         """Build it, after its base images."""
         target = self.target
         track = find_track(target, list(load().values()))
-        recipe = Recipe(self.proof, self.gpus)
-        bases = base_commands(track, self.ca)
-        main = build_command(target, self.source, self.ca, recipe)
+        bases, main = base_commands(track, self.ca), self.command
         sys.stdout.write(f"{target}, track {track.name}\n")
         for name in without_sum(track):
             sys.stdout.write(

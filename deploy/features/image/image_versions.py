@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from ...core.decode import MALFORMED
+from ...core.decode import MALFORMED, from_json
 from ...core.errors import UsageError
 
 FOLDER = Path(__file__).parents[3] / "docker"
@@ -67,7 +66,8 @@ class Track:
 def parse(text: str, source: str = str(FILE)) -> dict[str, Track]:
     """Every track by its name. `UsageError` if the text has another form."""
     try:
-        return {name: _track(name, record) for name, record in json.loads(text)["tracks"].items()}
+        records = json.loads(text)["tracks"].items()
+        return {name: from_json(Track, {"name": name, **record}) for name, record in records}
     except MALFORMED as error:
         raise UsageError(f"{source}: {type(error).__name__}: {error}") from None
 
@@ -77,28 +77,6 @@ def load(path: Path = FILE) -> dict[str, Track]:
     if not path.is_file():
         raise UsageError(f"{path}: not found; install Muster again")
     return parse(path.read_text(), str(path))
-
-
-def _track(name: str, record: Mapping[str, Any]) -> Track:
-    components = {
-        component: Component(part["version"], part["source"], part.get("sha256"))
-        for component, part in record["components"].items()
-    }
-    return Track(
-        name=name,
-        targets=tuple(record["targets"]),
-        devel=record["devel"],
-        runtime=record["runtime"],
-        python=record["python"],
-        components=components,
-        cuda=record.get("cuda"),
-        nccl=record.get("nccl"),
-        cudnn=record.get("cudnn"),
-        triton=record.get("triton"),
-        base=record.get("base", ""),
-        plain_base=record.get("plain_base", ""),
-        architectures=tuple(record.get("architectures", ())),
-    )
 
 
 DEFAULT = "nvidia"
