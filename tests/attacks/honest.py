@@ -44,11 +44,7 @@ DEVICE = {"index": 0, "name": "GPU-1234", "user": "bob", "job": "x", "since": 10
 ANSWERS: dict[str, dict[str, Any]] = {
     "time": {"time": 1000.0, "steady": 500.0},
     "facts": json.loads(json.dumps(dataclasses.asdict(NODE))),
-    "health": json.loads(
-        json.dumps(
-            dataclasses.asdict(HEALTHY) | {"gpus": [dataclasses.asdict(IDLE)], "image": {"flavor": "cpu"}}
-        )
-    ),
+    "health": json.loads(json.dumps(dataclasses.asdict(HEALTHY) | {"gpus": [dataclasses.asdict(IDLE)]})),
     "lease": {
         **{"kind": "nvidia", "ready": False, "all": 8, "mig": False, "got": [DEVICE], "taken": [DEVICE]},
         **{"arrived": 1.0, "beside": ["bob"]},

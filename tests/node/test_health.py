@@ -77,29 +77,6 @@ def test_the_cuda_of_torch_is_read_without_importing_torch(
     assert health.torch_cuda() == version
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            '{"flavor": "cpu", "track": "cpu", "versions": {"pytorch": "2.6.0"}}',
-            {"flavor": "cpu", "track": "cpu", "pytorch": "2.6.0"},
-        ),
-        ('{"flavor": "cpu", "versions": {}}', {"flavor": "cpu"}),
-        ("[]", {}),
-        ("{}", {}),
-        ("", {}),
-        (None, {}),
-    ],
-)
-def test_the_image_is_what_it_records_of_itself(
-    text: str | None, said: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(health, "IMAGE", tmp_path / "image.json")
-    if text is not None:
-        (tmp_path / "image.json").write_text(text)
-    assert health.image() == said
-
-
 # -- older jobs --
 
 

@@ -118,15 +118,6 @@ def gpus(node2: Change, **facts: Any) -> dict[str, Any]:
     }
 
 
-def image(node2: Change, **facts: Any) -> dict[str, Any]:
-    """The image of this checkout on every host, and something else in node2's."""
-    made = {"flavor": "cpu", "track": "cpu", "pytorch": "2.6.0", "openmpi": "5.0.7", "mpi4py": "4.0.3"}
-    return {
-        "facts": {"*": facts},
-        "health": {"*": {"image": made}, "node2": {"image": made | dict(node2)}},
-    }
-
-
 OTHER_JOB = JobProcesses("20261119-080000-beef", (41, 42), kept=False)
 DROPPED = "timed out"
 # id, severity, host, words of the text, words of the remedy, hosts file, what is wrong
@@ -173,8 +164,6 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      "--env", THREE, one_host(variables="NCCL_IB_DISABLE=1")),
     ("nccl.variables-differ", "warning", "node2", "none, where 2 hosts have NCCL_DEBUG=INFO",
      "--env", THREE, differing("variables", "NCCL_DEBUG=INFO", "")),
-    ("image.differs", "warning", "node2", "image cpu-source of track cpu, where 2 hosts have cpu of",
-     "muster image push", THREE, image({"flavor": "cpu-source"})),
     ("user.differs", "warning", "node2", "user root, where 2 hosts have ml", "user= in the hosts file",
      THREE, one_host(user="root")),
     ("slots.above-cores", "warning", "node2", "slots=9 on 8 cores", "slots=8 in the hosts file",
@@ -353,9 +342,6 @@ def test_torchrun_needs_no_mpi() -> None:
         {"other": {"node2": {"clock": Clock(0.3, 0.25)}}},  # a slow line cannot tell
         {"facts": {"*": {"mpi4py": None}}},
         {"facts": {"*": {"cores": 64}}},
-        image({}),
-        image({"track": "cpu"}, torch="2.6.0+debian"),
-        {"health": {"*": {"image": {"flavor": "cpu", "pytorch": "2.6.0"}}}},  # an older image
     ],
 )
 def test_what_does_no_harm_is_no_finding(changes: dict[str, Any]) -> None:

@@ -27,12 +27,6 @@ from .network import network, ports
 CLOCK_SECONDS = 0.1
 
 
-def _image_name(measured: HostReport) -> str | None:
-    """The image of a host by its own record: `cpu of track cpu`. None if it is not an image of Muster."""
-    image = measured.health.image
-    return f"{image['flavor']} of track {image.get('track', 'unknown')}" if "flavor" in image else None
-
-
 def _mtu(measured: HostReport) -> str | None:
     return None if measured.health.mtu is None else str(measured.health.mtu)
 
@@ -57,7 +51,6 @@ class _Same(NamedTuple):
 
 
 _VARIABLES = "take them out of that login, or set them for all ranks: muster launch --env"
-_PUSH = "muster image push brings one image to all hosts"
 _ALIKE = (
     _Same("torch.version-differs", "error", "torch", lambda host: host.facts.torch),
     _Same("nccl.version-differs", "error", "NCCL", lambda host: host.health.nccl),
@@ -69,7 +62,6 @@ _ALIKE = (
     _Same("glibc.version-differs", "warning", "glibc", lambda host: host.health.glibc),
     _Same("mtu.differs", "warning", "MTU", _mtu, "set one MTU on the interfaces of all hosts: ip link"),
     _Same("nccl.variables-differ", "warning", "variables of NCCL", _variables, _VARIABLES),
-    _Same("image.differs", "warning", "image", _image_name, _PUSH),
     _Same("user.differs", "warning", "user", lambda host: host.health.user, "set user= in the hosts file"),
 )
 # Daemons of different versions do not understand each other.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -126,8 +125,6 @@ class HostHealth:
     jobs: Annotated[tuple[JobProcesses, ...], AtMost(1 << 14)]
     gpu_host: GpuHost = field(default_factory=GpuHost)
     """The parts that its GPUs depend on."""
-    image: Annotated[Mapping[Name, Name], AtMost(256)] = field(default_factory=dict)
-    """The record of the node image: flavor, track, the version of each part; empty without one."""
     kernel: Name | None = None
     glibc: Version | None = None
     numpy: Version | None = None

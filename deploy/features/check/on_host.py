@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
-import json
 import os
 import re
 import resource
@@ -23,7 +22,6 @@ from ...core.wire.limits import is_noexec, open_files
 from ...core.wire.paths import MusterPaths
 from ...core.wire.users import own_name
 
-IMAGE = Path("/usr/share/muster/image.json")  # docker/prove.py writes it
 _AGENT = '\0"muster agent"; import sys'
 """How the program of an agent begins among the arguments of its process (core/connect/bootstrap.py)."""
 _LOCK = re.compile(r"/\.muster/jobs/([0-9]{8}-[0-9]{6}-[0-9a-f]{4})/lock\.")
@@ -54,7 +52,6 @@ def health() -> Frame:
         "torch_cuda": torch_cuda(),
         "nccl": nccl_version(),
         "jobs": job_processes(),
-        "image": image(),
         "kernel": os.uname().release,
         "glibc": glibc_version() or None,
         "numpy": distribution_version("numpy"),
@@ -155,15 +152,6 @@ def nccl_version() -> str | None:
     """The version of NCCL in torch's wheel; None for a build that links the system's NCCL."""
     names = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
     return next((version for name in names if (version := distribution_version(name))), None)
-
-
-def image() -> dict[str, str]:
-    """The record of the node image: flavor, track and versions; empty if this host is no node image."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        record = json.loads(IMAGE.read_text())
-        named = {name: record[name] for name in ("flavor", "track") if name in record}
-        return {str(name): str(value) for name, value in {**record["versions"], **named}.items()}
-    return {}
 
 
 # -- other jobs --
