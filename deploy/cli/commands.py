@@ -52,7 +52,6 @@ _FAMILIES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "features.leases.command_drain": {
             "hosts.drain": "Put hosts aside: no launch uses them. Running jobs continue.",
             "hosts.undrain": "Take drained hosts back.",
-            "hosts.drained": "Show which hosts are drained, by whom, since when and why.",
         },
         "features.check.command": {
             "check": "Check whether every host is fit for a launch, and name what fixes it.",

@@ -32,6 +32,7 @@ REMOVED: Mapping[str, str] = {
     "check --bisect": "use `check --bench`, which measures every link and host",
     "data pull": "use `muster get --include HOST '~/.muster/data/NAME' FOLDER`",
     **dict.fromkeys(("data push --most", "data push --sha256"), CURL),
+    "hosts drained": "use `muster free`, or read drained.json beside the hosts file",
     "data push --shard": "push another folder to each host, with --include and the same NAME",
     "data push --most": CURL,
     "data push --sha256": CURL,

@@ -35,7 +35,6 @@ follows it. The types:
   lines.
 
 Fields that do not apply to a type are `null`."""
-DRAINED = """`muster hosts drained --json` prints a list with an entry for each host that is drained."""
 FREE = """`muster free --json` prints an object with an entry for each host that was reached. A device that is
 free has an empty `user`, `job` and `process`."""
 CLEAN = "`muster clean --json` prints an object with an entry for each host that was reached."
@@ -75,7 +74,6 @@ DOCUMENTS = (
         (("[]", "JobState"), ("[].stall", "JobStall | None"), ("[].late", "tuple[Straggler, ...]")),
     ),
     ("free", FREE, (("HOST", "HostLeases"), ("HOST.drained", "tuple[Drained, ...]"))),
-    ("hosts.drained", DRAINED, (("[]", "Drained"),)),
     (
         "top",
         TOP,
@@ -381,7 +379,6 @@ MEANINGS = {
     "HostHealth.nccl": "NCCL's version",
     "HostHealth.jobs": "processes of jobs there",
     "HostHealth.gpu_host": "GPUs on the PCI bus, driver and related software, even if no driver is loaded",
-    "HostHealth.image": "flavor, track and versions of its node image; empty without one",
     "HostHealth.kernel": "the version of its kernel",
     "HostHealth.machine": "equal for two names of one machine; empty if unknown",
     "HostHealth.glibc": "the version of its C library; null if that is not glibc",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.features.check.command import Check
 from muster.deploy.features.leases import drained
 from muster.deploy.features.leases.command import Free
-from muster.deploy.features.leases.command_drain import HostsDrain, HostsDrained, HostsUndrain
+from muster.deploy.features.leases.command_drain import HostsDrain, HostsUndrain
 from muster.deploy.features.leases.drained import Drained
 from muster.deploy.features.leases.free import free_table
 from muster.deploy.features.leases.messages import Device, HostLeases
@@ -49,15 +48,14 @@ def test_a_drained_host_is_named_with_the_user_and_the_reason(
     assert line.splitlines()[0].endswith(": Xid 79")
     run(HostsDrain(name=("node2",), why="fan broken"), capsys)
     run(HostsDrain(name=("node2",), why="fan replaced, under test"), capsys)  # replaces the reason
-    entries = json.loads(run(HostsDrained(json=True), capsys))
-    assert [(entry["host"], entry["why"]) for entry in entries] == [
+    assert [(entry.host, entry.why) for entry in drained.load(file)] == [
         ("node1", "Xid 79"),
         ("node2", "fan replaced, under test"),
     ]
     assert run(HostsUndrain(name=("node2",)), capsys) == "node2 is back\n"
     assert [entry.host for entry in drained.load(file)] == ["node1"]
     run(HostsUndrain(name=("node1",)), capsys)
-    assert run(HostsDrained(), capsys) == "no host is drained\n"
+    assert drained.load(file) == ()
 
 
 @pytest.mark.parametrize(

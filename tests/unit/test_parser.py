@@ -134,7 +134,7 @@ def test_help_is_asked_for(written: str, shown: str, capsys: pytest.CaptureFixtu
         ("forward J -p 6006", "unknown option -p: the host's port stands alone: forward JOB 6006"),
         ("image", "a command is missing; it has image build, image check, image push"),
         ("image ls", "no command ls; it has image build, image check, image push"),
-        ("hosts ls", "no command ls; it has hosts drain, hosts undrain, hosts drained"),
+        ("hosts ls", "no command ls; it has hosts drain, hosts undrain"),
         ("data lst", "muster data has no command lst; did you mean list?"),
         ("data remvoe", "did you mean remove?"),
         ("--hlep", "muster has no option --hlep; did you mean --help?"),

@@ -1,14 +1,14 @@
-"""`muster hosts drain`, `undrain` and `drained`: hosts that launches leave out."""
+"""`muster hosts drain` and `undrain`: hosts that launches leave out."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ...cli.command import Command
-from ...cli.shared import HOSTS, HOSTS_ALSO, JSON, hosts_file_of, write_json
+from ...cli.shared import HOSTS, HOSTS_ALSO, hosts_file_of
 from ...core.errors import UsageError
 from ...core.hosts import hostfile
 from ...core.plan.flags import flag
@@ -26,7 +26,7 @@ NAMES = "a host, or a range node[01-16]"
 class HostsDrain(Command):
     """Put hosts aside: no launch uses them. Running jobs continue.
 
-    The record is drained.json, beside the hosts file.
+    The record is drained.json, beside the hosts file; muster free shows it too.
 
     muster hosts drain gpu7 --why "fan broken, ticket 812"
     """
@@ -75,27 +75,6 @@ class HostsUndrain(Command):
         _change(self.hosts, edit)
         for name in names:
             sys.stdout.write(f"{name} is back\n")
-
-
-@dataclass(frozen=True)
-class HostsDrained(Command):
-    """Show which hosts are drained, by whom, since when and why."""
-
-    hosts: str = flag("", HOSTS, "FILE", also=HOSTS_ALSO)
-    json: bool = flag(False, JSON)
-
-    def run(self) -> None:
-        """Print a line for each."""
-        path, now = hosts_file_of(self.hosts), time.time()
-        hostfile.load(path)  # another folder has another record
-        entries = drained.load(path)
-        if self.json:
-            write_json([asdict(entry) for entry in entries])
-            return
-        for entry in entries:
-            sys.stdout.write(f"{drained_line(entry, now)}\n")
-        if not entries:
-            sys.stdout.write("no host is drained\n")
 
 
 def _change(hosts: str, edit: Callable[[Entries], Entries]) -> None:
