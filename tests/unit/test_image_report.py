@@ -2,53 +2,61 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli.command import Exit
 from muster.deploy.core.errors import UsageError
 from muster.deploy.features.image import command as capabilities
 from muster.deploy.features.image import image_versions as versions
 from muster.deploy.features.image.command import (
     ImageBuild,
+    ImageCheck,
     base_commands,
     find_track,
     without_digest,
     without_sum,
 )
+from muster.deploy.features.image.engine import Image
 
 TRACKS = list(versions.load().values())
-GOLDEN = Path(__file__).parents[1] / "golden"
-LABELS = {
-    "muster.flavor": "cuda",
-    "muster.pytorch": "2.13.0",
-    "muster.cuda": "13.0.2",
-    "muster.torchvision": "",
-}
-PROOF = {
-    "flavor": "cuda",
-    "checks": [
-        ["pytorch 2.13.0", True, "2.13.0"],
-        ["torch backend nccl", True, "True"],
-        ["Open MPI is CUDA-aware", False, "False"],
-        ["mpirun, 2 ranks, all_reduce", True, "2 ranks"],
-    ],
-}
 
 
-def test_the_table_of_an_image_is_the_golden_one() -> None:
-    proof = capabilities.proof_of(json.dumps(PROOF), "muster:cuda")
-    text = capabilities.proof_as_text("muster:cuda", 9_870_000_000, {**LABELS, "other": "x"}, proof)
-    assert text == (GOLDEN / "image-check.txt").read_text()
-    assert proof.broken == 1
+class Engine:
+    """An engine whose image prints a text, and ends with a status."""
+
+    status, output = 0, "kept    pytorch 2.13.0: 2.13.0\n"
+
+    def image(self, name: str) -> Image:
+        return Image(name, "sha256:1", "", (), 9_870_000_000, {"muster.cuda": "13.0.2", "other": "x"})
+
+    def run(self, image: Image, argv: list[str]) -> tuple[int, str]:
+        return self.status, self.output
 
 
-@pytest.mark.parametrize("said", ["", "{}", "[1]", '{"flavor": 1, "checks": []}', "exec: no such file"])
-def test_what_is_no_proof_is_quoted(said: str) -> None:
-    with pytest.raises(UsageError, match="x has no proof of its versions"):
-        capabilities.proof_of(said, "x")
+def test_a_check_prints_the_proof_of_the_image_below_its_size_and_versions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(capabilities, "LocalEngine", Engine)
+    ImageCheck("muster:cuda").run()
+    assert capsys.readouterr().out == "muster:cuda  9.87 GB\ncuda=13.0.2\n\nkept    pytorch 2.13.0: 2.13.0\n"
+    monkeypatch.setattr(Engine, "status", 1)
+    with pytest.raises(Exit) as broken:
+        ImageCheck("muster:cuda").run()
+    assert broken.value.code == 1
+
+
+@pytest.mark.parametrize(("status", "output"), [(127, "exec: no such file"), (2, ""), (1, "\n")])
+def test_an_image_without_a_proof_is_refused(
+    monkeypatch: pytest.MonkeyPatch, status: int, output: str
+) -> None:
+    monkeypatch.setattr(capabilities, "LocalEngine", Engine)
+    monkeypatch.setattr(Engine, "status", status)
+    monkeypatch.setattr(Engine, "output", output)
+    with pytest.raises(UsageError, match=f"x has no proof of its versions.*: {output.strip() or 'nothing'}"):
+        ImageCheck("x").run()
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +15,11 @@ from ...cli.command import Command, Exit
 from ...cli.shared import JSON, HostOptions, cache_folder
 from ...core.connect.cluster import Cluster
 from ...core.connect.opener import access_with
-from ...core.decode import MALFORMED, from_json
 from ...core.errors import UnfitError, UsageError
 from ...core.hosts import hostfile
 from ...core.plan.flags import flag
 from ...core.text.progress import MB, Progress
-from ...core.text.text import table
+from ...core.text.terminal import harmless_lines
 from ...core.waits import waiting
 from .engine import LocalEngine
 from .image_push import ImageTransfer, prepare, survey
@@ -58,56 +56,11 @@ def without_digest(track: Track) -> list[str]:
     return [name for name in names if "@sha256:" not in name]
 
 
-@dataclass(frozen=True)
-class Promise:
-    """One promise of an image."""
-
-    name: str
-    kept: bool
-    found: str
-
-
-@dataclass(frozen=True)
-class Proof:
-    """Every promise of an image."""
-
-    flavor: str
-    checks: tuple[Promise, ...]
-
-    @property
-    def broken(self) -> int:
-        """The number of promises that are not kept."""
-        return sum(not check.kept for check in self.checks)
-
-
-def proof_of(text: str, image: str) -> Proof:
-    """Parse the proof that an image printed. `UsageError` if the text is not a proof."""
-    try:
-        proof = json.loads(text)
-        checks = tuple(Promise(*from_json(list, check)) for check in proof["checks"])
-        return Proof(from_json(str, proof["flavor"]), checks)
-    except MALFORMED:
-        last = (text.strip().splitlines() or ["nothing"])[-1]
-        raise UsageError(
-            f"{image} has no proof of its versions, as images of Muster have; its output: {last}"
-        ) from None
-
-
-def proof_as_text(image: str, size: int, labels: Mapping[str, str], proof: Proof) -> str:
-    """The table of `muster image check`."""
-    own = sorted((name, value) for name, value in labels.items() if name.startswith("muster.") and value)
-    versions = " ".join(f"{name.removeprefix('muster.')}={value}" for name, value in own)
-    lines = [f"{image}  {size / 1e9:.2f} GB", f"{versions}", ""]
-    lines += table(("kept" if check.kept else "BROKEN", check.name, check.found) for check in proof.checks)
-    count = len(proof.checks)
-    verdict = f"{count - proof.broken} of {count} promises of {proof.flavor} are kept"
-    return "\n".join([*lines, "", verdict, ""])
-
-
 DEFAULT, IMAGE = "muster:cpu", "the image (default: muster:cpu)"
 # In PyTorch's form.
 _CAPABILITIES = re.compile(r"\d+\.\d+[a-z]?(\+PTX)?(;\d+\.\d+[a-z]?(\+PTX)?)*")
-PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
+PROVE = ("python3", "/usr/libexec/muster/prove")
+KEPT, BROKEN = 0, 1  # its exit statuses
 
 
 @dataclass(frozen=True)
@@ -206,11 +159,20 @@ class ImageCheck(Command):
         """Run it in a container, and print the result."""
         engine = LocalEngine()
         inspected = engine.image(self.image)
-        _, output = engine.run(inspected, PROVE)
-        proof = proof_of(output, self.image)
-        text = proof_as_text(self.image, inspected.size, inspected.labels, proof)
-        sys.stdout.write(output if self.json else text)
-        if proof.broken:
+        status, output = engine.run(inspected, [*PROVE, *(["--json"] if self.json else [])])
+        if status not in {KEPT, BROKEN} or not output.strip():
+            last = (output.strip().splitlines() or ["nothing"])[-1]
+            raise UsageError(
+                f"{self.image} has no proof of its versions, as images of Muster have; its output: {last}"
+            )
+        if not self.json:
+            own = sorted(
+                (name, text) for name, text in inspected.labels.items() if name.startswith("muster.")
+            )
+            versions = " ".join(f"{name.removeprefix('muster.')}={text}" for name, text in own if text)
+            output = f"{self.image}  {inspected.size / 1e9:.2f} GB\n{versions}\n\n{output}"
+        sys.stdout.write(harmless_lines(output))
+        if status == BROKEN:
             raise Exit(code=1)
 
 
