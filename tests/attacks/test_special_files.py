@@ -18,8 +18,6 @@ from muster.deploy.core.job.job_record import caller_of_stop
 from muster.deploy.core.plan.walk import IgnoreFiles
 from muster.deploy.core.wire.job_folders import describe
 from muster.deploy.features.adhoc.wire import Listings
-from muster.deploy.features.bench import command as kept
-from muster.deploy.features.bench.host_speeds import Speeds
 from muster.deploy.features.leases import drained
 from muster.deploy.features.packages.requirements import require_no_builds
 from muster.deploy.features.page import run_records as records
@@ -36,7 +34,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "muster.toml": lambda path: project_of(path.parent),
     "pyproject.toml": lambda path: project_of(path.parent),
     "requirements.txt": require_no_builds,
-    "bench.json": lambda path: kept.read(path, Speeds),
     "job.json": lambda path: describe(path.parent),
     "slurm.json": lambda path: mark_of(path.parent),
     "stop.json": lambda path: caller_of_stop(path.parent),

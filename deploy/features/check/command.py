@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -13,10 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from ...cli.command import Exit
 from ...cli.inventory import Inventory, inventory_or_this_machine, site_findings, with_source
 from ...cli.shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, runs_of, write_json
-from ...core.connect.cluster import Cluster
-from ...core.errors import UnfitError, UsageError
+from ...core.connect.cluster import CLOCKS_AT_ONCE, Cluster
+from ...core.connect.fanout import HostOutcomes, Result, ask_every, on_every
+from ...core.connect.requests.hosts import OPEN_PORT, REACH, SAMPLE, Reached
+from ...core.connect.requests.request import Answer, Request
+from ...core.errors import HostError, MusterError, UnfitError, UsageError
 from ...core.hosts.host_sample import LeaseSample, of_line
 from ...core.hosts.hostfile import Host
+from ...core.hosts.rendezvous import no_port, peers
 from ...core.hosts.slots import SlotRule, counted_slots, slot_rule
 from ...core.plan.flags import flag
 from ...core.plan.launcher import place_ranks
@@ -26,24 +31,14 @@ from ...core.text.fold import HostMessage, fold_messages
 from ...core.text.terminal import harmless
 from ...core.text.text import count, fitted, size, table
 from .finding import Finding, Severity, of_error
-from .host_reports import HostReport, HostReports
+from .host_reports import Clock, HostReport, HostReports
 from .judge import judge
 from .judge import unfit as unfit_of
+from .messages import HEALTH
+from .network import rank_addresses
 
 if TYPE_CHECKING:
     from .command_bench import Benched
-import secrets
-from collections.abc import Callable, Mapping
-
-from ...core.connect.cluster import CLOCKS_AT_ONCE
-from ...core.connect.fanout import HostOutcomes, Result, ask_every, on_every
-from ...core.connect.requests.hosts import OPEN_PORT, REACH, SAMPLE, Reached
-from ...core.connect.requests.request import Answer, Request
-from ...core.errors import HostError, MusterError
-from ...core.hosts.rendezvous import no_port, peers
-from .host_reports import Clock
-from .messages import HEALTH
-from .network import rank_addresses
 
 # nvidia-smi and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0
