@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+KEEP = "keep the output of `--json`, and compare it with a later one"
 CURL = "use `muster run -- curl -O URL`, or push a folder"
 REMOVED: Mapping[str, str] = {
     "image build --cache": "the engine keeps compiled files in a cache mount (docs/image.md)",
@@ -23,10 +24,8 @@ REMOVED: Mapping[str, str] = {
         (f"bench collectives --{name}" for name in ("op", "root", "check", "stepbytes")),
         "leave it out; results are checked sums, rank 0 is the root, and sizes grow by --stepfactor",
     ),
-    **dict.fromkeys(
-        (f"bench {name} --{flag}" for name in ("links", "hosts") for flag in ("baseline", "keep")),
-        "keep the output of `--json`, and compare it with a later one",
-    ),
+    **dict.fromkeys(("bench links --baseline", "bench hosts --baseline"), KEEP),
+    **dict.fromkeys(("bench links --keep", "bench hosts --keep"), KEEP),
     "launch --slurm-login": "log in to the login node, and launch there",
     "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",
     "check --bisect": "use `check --bench`, which measures every link and host",
@@ -44,8 +43,7 @@ REMOVED: Mapping[str, str] = {
     "launch --exclusive": "use `--gpus N` and `--wait`, which lease GPUs; to divide hosts, use --include",
     "launch --grow": "use --max-restarts: a lost host that answers again takes part in the next attempt",
     "launch --timings": "use timings in runs/JOB/result.json",
-    "launch --standby": "use --max-restarts with --spares. A detached job whose first host goes down "
-    "ends, and the next `muster launch` resumes from the newest checkpoint of any host",
+    "launch --standby": "use --max-restarts with --spares; a new launch resumes from the newest checkpoint",
     "compare": "use any diff of `runs/*/launch.json`, and TensorBoard or W&B for curves",
     "debug": "use `muster eval`, `stacks` or `why`; for an editor see docs/how-to/editor.md",
 }
@@ -105,8 +103,5 @@ def replacement(what: str) -> str:
 def removed_from(command: str) -> Mapping[str, str]:
     """The removed flags of a command, each with the message about it."""
     before = f"{command} --"
-    return {
-        what.removeprefix(before): f"--{what.removeprefix(before)} was removed: {instead}"
-        for what, instead in REMOVED.items()
-        if what.startswith(before)
-    }
+    flags = (what.removeprefix(before) for what in REMOVED if what.startswith(before))
+    return {flag: f"--{flag} was removed: {REMOVED[before + flag]}" for flag in flags}
