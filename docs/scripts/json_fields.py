@@ -7,8 +7,7 @@ field of the documents themselves, by its path. A field without an entry stops t
 from __future__ import annotations
 
 CHECK = """`muster check --json` prints the measurements of every host, and every finding. With `--bench` it
-also prints `links` and `speeds`, with the fields of `muster bench` ([bench.links](#benchlinks),
-[bench.hosts](#benchhosts))."""
+also prints `links` and `speeds`, as [bench.links](#benchlinks) and [bench.hosts](#benchhosts) do."""
 STATUS = "`muster status --json` prints a list of jobs, the oldest first."
 RESULT = """The file `runs/JOB/result.json`, which the driver writes last. `why`, `late`, `written`,
 `memory_kills`, `kernel` and `kernel_unread` are gathered at the end of an attempt: a job that never started

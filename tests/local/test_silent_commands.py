@@ -30,7 +30,7 @@ OTHERS = {
     "init": "writes three files",
     "demo": "has no host but this machine; a launch shows its stages",
     "completion": "prints a text",
-    **dict.fromkeys(("hosts.drain", "hosts.drained", "hosts.undrain"), "reads files of this machine"),
+    **dict.fromkeys(("hosts.drain", "hosts.undrain"), "reads files of this machine"),
     "shell": "ssh replaces it",
     **dict.fromkeys(
         ("setup", "verify", "rotate-keys", "teardown", "venv", "wheelhouse"),
