@@ -32,8 +32,7 @@ REMOVED: Mapping[str, str] = {
     **dict.fromkeys(("data push --most", "data push --sha256"), CURL),
     "hosts drained": "use `muster free`, or read drained.json beside the hosts file",
     "data push --shard": "push another folder to each host, with --include and the same NAME",
-    "data push --most": CURL,
-    "data push --sha256": CURL,
+    **dict.fromkeys(("data push --most", "data push --sha256"), CURL),
     "hosts add": "write a line such as `node1 slots=8` for each host; `launch --slots gpus` counts GPUs",
     "hosts scan": "use `check`, which shows slots, cores and GPUs of each host",
     "launch --gate": "use `check --bench` before a launch, and `hosts drain` for a slow host",
@@ -95,8 +94,7 @@ OTHER_NAMES: Mapping[str, str] = {
 
 def replacement(what: str) -> str:
     """The message about a removed command or flag; empty for anything else."""
-    instead = REMOVED.get(what, "")
-    return instead and f"{what} was removed: {instead}"
+    return f"{what} was removed: {REMOVED[what]}" if what in REMOVED else ""
 
 
 def removed_from(command: str) -> Mapping[str, str]:
