@@ -99,12 +99,7 @@ class Installed:
         return self.run("muster", *words, cwd=cwd, timeout=timeout, env=env)
 
     def run(
-        self,
-        program: str,
-        *words: str,
-        cwd: Path,
-        timeout: float = 540,
-        env: Mapping[str, str] | None = None,
+        self, program: str, *words: str, cwd: Path, timeout: float = 540, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment to its end."""
         return subprocess.run(

@@ -234,10 +234,7 @@ def test_preflight_sees_an_environment_once_it_is_complete(program: ModuleType, 
         assert (
             observe.environment(str(tmp_path))["digest"],
             observe.environment(str(tmp_path))["exists"],
-        ) == (
-            "",
-            True,
-        )
+        ) == ("", True)
     mark.unlink()
     os.mkfifo(mark)  # it is the account's folder: reading this would never end
     assert observe.environment(str(tmp_path))["digest"] == ""

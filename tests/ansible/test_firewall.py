@@ -111,11 +111,7 @@ def test_addresses_and_ports_that_overlap_are_said_once() -> None:
             "ufw prepend allow proto tcp from 10.0.0.1 to any port 22 comment Muster",
             "ufw prepend allow proto tcp from 10.0.0.1 to any port 20000:31999,32768:60999 comment Muster",
         ),
-        (
-            "iptables",
-            "iptables -N MUSTER",
-            "ip6tables -I INPUT -j MUSTER",
-        ),
+        ("iptables", "iptables -N MUSTER", "ip6tables -I INPUT -j MUSTER"),
     ],
 )
 def test_other_firewalls_get_a_command_for_each_rule(kind: str, first: str, last: str) -> None:
@@ -184,10 +180,7 @@ def test_verify_names_why_the_rules_would_not_return() -> None:
         return render_value("firewall", "firewall_problems", KNOWN, muster_seen=seen)
 
     assert problems(True, files) == []
-    assert problems(False, files | {unit: ""}) == [
-        f"{unit} was changed",
-        "muster-firewall is not enabled",
-    ]
+    assert problems(False, files | {unit: ""}) == [f"{unit} was changed", "muster-firewall is not enabled"]
 
 
 def test_iptables_own_tables_are_left_to_iptables() -> None:

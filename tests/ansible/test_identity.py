@@ -22,11 +22,7 @@ def checked(name: str = "node1", **said: Any) -> dict[str, Any]:
     ("name", "hostname", "is_own"),
     [
         ("node1", "node1", True),
-        (
-            "alias",
-            "Node1",
-            True,
-        ),  # preflight compares such names
+        ("alias", "Node1", True),  # preflight compares such names
         ("node1", "node1.example.org", True),
         ("node1.lan", "node1.example.org", True),
         ("node1", "node2.example.org", False),

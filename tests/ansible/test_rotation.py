@@ -93,8 +93,7 @@ def test_a_new_key_takes_the_old_ones_place_and_no_login_fails(hosts: Hosts) -> 
 
 
 @pytest.mark.parametrize(
-    "marker",
-    ["[ssh_trust : Hand out the next key]", "[ssh_trust : Let only the new key in]"],
+    "marker", ["[ssh_trust : Hand out the next key]", "[ssh_trust : Let only the new key in]"]
 )
 def test_a_rotation_that_is_interrupted_keeps_everyone_in(hosts: Hosts, marker: str) -> None:
     hosts.play_until(marker, "rotate-keys")

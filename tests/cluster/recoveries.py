@@ -125,9 +125,7 @@ RECOVERIES: Mapping[str, Recovery] = {
         words=("--np", "4", "--spares", "1"),
     ),
     "agent": Recovery(
-        title="the agent of a host is killed",
-        strike=partial(on_node3, f"kill -9 {AGENT}"),
-        ranks=4,
+        title="the agent of a host is killed", strike=partial(on_node3, f"kill -9 {AGENT}"), ranks=4
     ),
     "frozen": Recovery(
         title="a host freezes", strike=partial(at_once, "pause", "node3"), ranks=4, struck="node3"

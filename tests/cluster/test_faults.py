@@ -52,13 +52,7 @@ def test_a_fault_is_named_in_time_and_leaves_nothing(
     # An agent that merely heard nothing more ends its part of the job as well, only later.
     excludes = SILENCE_SECONDS if fault.within < SILENCE_SECONDS else math.inf
     outcome = suffer(fault, launcher, project, cluster)
-    record(
-        name=name,
-        launcher=launcher,
-        verdict=outcome.verdict,
-        clean=outcome.clean,
-        named=outcome.named,
-    )
+    record(name=name, launcher=launcher, verdict=outcome.verdict, clean=outcome.clean, named=outcome.named)
     assert outcome.status == fault.status, outcome.output
     if fault.says:
         assert f"{outcome.named}\n".startswith(fault.says), outcome.output

@@ -19,14 +19,7 @@ def with_slurm(project: Project, folder: Path) -> Project:
 
 def test_a_batch_job_is_followed_and_stopped_by_its_id(project: Project, tmp_path: Path) -> None:
     project = with_slurm(project, tmp_path / "slurm")
-    words = (
-        "--slurm=-N 1 -n 2",
-        "--detach",
-        "--python",
-        sys.executable,
-        "--script",
-        "program.py",
-    )
+    words = ("--slurm=-N 1 -n 2", "--detach", "--python", sys.executable, "--script", "program.py")
     launched = project.muster("launch", *words, "--args=wait", "--env", "GREETING=hi")
     assert launched.returncode == 0, launched.stderr
     job = launched.stdout.split()[1]

@@ -119,10 +119,7 @@ def test_a_detached_job_is_asked_for_on_its_own_head(
 ) -> None:
     job = project.detach(*launched[0])
     wait_until(lambda: project.muster("logs", job).stdout.count("ready") == 2, "the ranks to wait")
-    for words, said in {
-        ("status", job): ", detached\n",
-        ("stacks", job): "train (train.py:",
-    }.items():
+    for words, said in {("status", job): ", detached\n", ("stacks", job): "train (train.py:"}.items():
         done = project.muster(*words)
         assert (done.returncode, done.stderr) == (0, ""), (words, done)
         assert said in done.stdout

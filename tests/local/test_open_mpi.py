@@ -50,11 +50,7 @@ def home(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def launch(
-    project: Project,
-    pythons: Mapping[str, str],
-    program: Program,
-    watch: Emit | None = None,
-    **spec: object,
+    project: Project, pythons: Mapping[str, str], program: Program, watch: Emit | None = None, **spec: object
 ) -> tuple[LaunchResult, RunFolder]:
     hosts = hostfile.parse("".join(f"{name} slots=2\n" for name in pythons))
     code: dict[str, Any] = {"tree": scan(project.path), "start_timeout": 120.0, **spec}

@@ -164,8 +164,7 @@ IN_EVERY_TEST = {
 
 
 @pytest.mark.parametrize(
-    "command",
-    [pytest.param(name, marks=() if name in IN_EVERY_TEST else pytest.mark.soak) for name in HOSTS],
+    "command", [pytest.param(name, marks=() if name in IN_EVERY_TEST else pytest.mark.soak) for name in HOSTS]
 )
 def test_a_command_names_the_host_that_it_waits_for(command: str, slow: SlowHosts) -> None:
     running = slow.start(command, HOSTS[command])

@@ -99,9 +99,7 @@ def test_in_a_sandbox_the_gpus_are_found_by_their_device_files(tmp_path: Path) -
 
 def test_a_card_that_a_virtual_machine_has_is_none_of_the_hosts(tmp_path: Path) -> None:
     machine("no-driver", tmp_path)
-    cards = [
-        {"address": "0000:07:00.0", "device": "0x2330", "driver": "vfio-pci"},
-    ]
+    cards = [{"address": "0000:07:00.0", "device": "0x2330", "driver": "vfio-pci"}]
     assert kinds(tmp_path, cards=cards) == []
     assert kinds(tmp_path, cards=[cards[0] | {"driver": ""}]) == ["driver.missing"]
 

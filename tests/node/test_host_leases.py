@@ -52,10 +52,7 @@ print(got)
 
 
 def wanted(job: str, gpus: int, queued: float = 0.0, **more: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "take": True,
-        "chosen": None,
-    }
+    plain: dict[str, Any] = {"take": True, "chosen": None}
     return {"job": job, "user": "", "gpus": gpus, "queued": queued, **plain, **more}
 
 

@@ -178,11 +178,7 @@ def test_a_rank_opens_torchruns_store_without_libuv_where_torch_has_none(folder:
     )
     program = "from torch.distributed.rendezvous import meet; print(meet(), meet(use_libuv=1))"
     status, _, output = run(
-        folder,
-        program,
-        PYTHONPATH=str(folder / "own"),
-        USE_LIBUV=libuv,
-        TORCHELASTIC_USE_AGENT_STORE="True",
+        folder, program, PYTHONPATH=str(folder / "own"), USE_LIBUV=libuv, TORCHELASTIC_USE_AGENT_STORE="True"
     )
     assert (status, output) == (0, f"node1 {libuv == '1'} node1 1\n")
 

@@ -72,7 +72,7 @@ def test_a_sharded_model_goes_on_from_its_checkpoint_at_any_number_of_ranks(
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert kept == ["step-00000002", "step-00000003"]
     assert {path.name for path in (tmp_path / "checkpoints" / kept[-1]).iterdir()} == {
-        *("0000-of-0002.pt", "0000-of-0002.json", "0001-of-0002.pt", "0001-of-0002.json"),
+        *("0000-of-0002.pt", "0000-of-0002.json", "0001-of-0002.pt", "0001-of-0002.json")
     }
     assert train(tmp_path, 3, text, "--steps", "6", "--resume") == pytest.approx(whole, abs=1e-5)
 

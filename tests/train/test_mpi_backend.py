@@ -14,14 +14,7 @@ if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
 CALLS = ("collectives", "layouts", "sizes", "features", "messages", "mistakes")
-REST = (
-    "store",
-    "fake_gpu",
-    "training",
-    "parallel",
-    "checkpoint",
-    "mpi4py_example",
-)
+REST = ("store", "fake_gpu", "training", "parallel", "checkpoint", "mpi4py_example")
 MODULES = (*CALLS, *REST)
 
 

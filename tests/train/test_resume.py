@@ -123,10 +123,7 @@ def test_hosts_with_disks_of_their_own_continue_together(whole: Path, tmp_path: 
 def test_a_killed_job_that_the_driver_starts_again_continues(
     whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with (
-        monkeypatch.context() as killed,
-        pytest.raises((ProcessExitedException, ProcessRaisedException)),
-    ):
+    with monkeypatch.context() as killed, pytest.raises((ProcessExitedException, ProcessRaisedException)):
         killed.setattr(Checkpoints, "save", _save_and_kill_rank_1_after_step_4(Checkpoints.save))
         _train(tmp_path, 2)
     assert 4 < files.step_of(files.stored(tmp_path / FOLDER)[0]) < 12

@@ -190,10 +190,7 @@ def test_a_loss_with_a_gradient_is_logged_without_a_warning(tmp_path: Path) -> N
 
 def _diverged(out: Path, job: Job) -> str:
     weight = nn.Linear(1, 1)
-    with (
-        pytest.raises(TrainError) as caught,
-        loop_of(job, out, {"model": weight}, save_every=1) as loop,
-    ):
+    with pytest.raises(TrainError) as caught, loop_of(job, out, {"model": weight}, save_every=1) as loop:
         for number in loop.batches([1.0, 1.0, math.nan, 1.0]):
             job.global_mean(weight(torch.full((1, 1), number)))
     return str(caught.value)

@@ -11,11 +11,7 @@ from muster.deploy.core.errors import MusterError
 from muster.deploy.features.bench import command as collectives
 from muster.deploy.features.bench.host_speeds import Speeds, as_text, read, slow_hosts
 
-FIGURES = {
-    "memory copy": (20.0, "GB/s"),
-    "matmul float32": (900.0, "GFLOP/s"),
-    "disk read": (1500.0, "GB/s"),
-}
+FIGURES = {"memory copy": (20.0, "GB/s"), "matmul float32": (900.0, "GFLOP/s"), "disk read": (1500.0, "GB/s")}
 
 
 def text(factor: float = 1.0, changes: Mapping[str, float] | None = None) -> str:

@@ -389,11 +389,7 @@ def test_the_ids_are_those_of_the_document() -> None:
         for text in texts
         for kind in re.findall(r'"([a-z0-9]+\.(?!(?:py|jsonl?|html|txt)")[a-z][a-z0-9-]+)"', text)
     }
-    no_ids = {
-        "mpi4py.run",
-        "muster.deploy",
-        "zlib.error",
-    }
+    no_ids = {"mpi4py.run", "muster.deploy", "zlib.error"}
     no_ids.add("core.agent.importer")
     of_git = {"core.fsmonitor", "core.pager", "core.symlinks", "credential.helper", "diff.external"}
     of_git.add("protocol.allow")

@@ -73,11 +73,7 @@ def test_a_draft_that_somebody_else_has_put_there_is_not_touched(tmp_path: Path)
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 SMALL = Manifest(
-    (
-        File("d/x", 3, False, (A,)),
-        File("y", CHUNK + 1, True, (B, C)),
-        File("z", 0, False, ()),
-    ),
+    (File("d/x", 3, False, (A,)), File("y", CHUNK + 1, True, (B, C)), File("z", 0, False, ())),
     (ManifestLink("d/l", "x"),),
     ("empty",),
 )

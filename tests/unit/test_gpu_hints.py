@@ -66,11 +66,7 @@ RANK, STRANGER = GpuUser(71, "ml", "python3", 0), GpuUser(71, "alice", "python3"
     [
         ([RANK], 8, f"rank 0 has 70.25 GiB; give each rank its own GPU: {OWN}"),
         ([RANK], 1, "rank 0 has 70.25 GiB; start one rank for each GPU: --slots gpus"),
-        (
-            [STRANGER],
-            1,
-            "python3 of alice (process 71) has 70.25 GiB; wait for the other process, or end it",
-        ),
+        ([STRANGER], 1, "python3 of alice (process 71) has 70.25 GiB; wait for the other process, or end it"),
         (
             [],
             8,

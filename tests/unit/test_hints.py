@@ -115,11 +115,7 @@ EVERY = "with every launcher Muster sets"
             ["KeyError: 'OMPI_COMM_WORLD_RANK'\n"],
             f"only mpirun sets OMPI_COMM_WORLD_RANK; {EVERY} RANK; or add --launcher mpirun",
         ),
-        (
-            "mpirun",
-            ["KeyError: 'GROUP_RANK'\n"],
-            "only torchrun sets GROUP_RANK; add --launcher torchrun",
-        ),
+        ("mpirun", ["KeyError: 'GROUP_RANK'\n"], "only torchrun sets GROUP_RANK; add --launcher torchrun"),
         (
             "mpirun",
             ["KeyError: 'ROLE_RANK'\n"],
@@ -133,16 +129,8 @@ EVERY = "with every launcher Muster sets"
             ],
             "only torchrun sets GROUP_RANK; add --launcher torchrun",
         ),
-        (
-            "torchrun",
-            ["KeyError: 'SLURM_PROCID'\n"],
-            f"only srun sets SLURM_PROCID; {EVERY} RANK",
-        ),
-        (
-            "torchrun",
-            ["KeyError: 'SLURM_NTASKS_PER_NODE'\n"],
-            "only srun sets SLURM_NTASKS_PER_NODE",
-        ),
+        ("torchrun", ["KeyError: 'SLURM_PROCID'\n"], f"only srun sets SLURM_PROCID; {EVERY} RANK"),
+        ("torchrun", ["KeyError: 'SLURM_NTASKS_PER_NODE'\n"], "only srun sets SLURM_NTASKS_PER_NODE"),
         (
             "torchrun",
             ["KeyError: 'OMPI_COMM_WORLD_LOCAL_SIZE'\n"],

@@ -16,23 +16,7 @@ from muster.deploy.core.plan.walk import LONGEST_PATTERN, MOST_PATTERNS, Ignored
 # Not in it: `a**/b`, of which git matches more than gitignore(5) says; `[[:alpha:]]`, and an open bracket.
 ATOMS = (
     *("a", "b", "ab", "*", "?", "[a]", "[!a]", "[^b]", "[a-c]", "\\a", "\\*", "/", "/", "/**/", "!", "#"),
-    *(
-        "]",
-        "[]a]",
-        "\\ ",
-        "c*",
-        "*a*b",
-        "-",
-        "[a-]",
-        "[!]b]",
-        "\\!",
-        "\\#",
-        ".",
-        "*.",
-        "[*]",
-        "[?a]",
-        " ",
-    ),
+    *("]", "[]a]", "\\ ", "c*", "*a*b", "-", "[a-]", "[!]b]", "\\!", "\\#", ".", "*.", "[*]", "[?a]", " "),
 )
 NAMES = (
     *("a", "b", "ab", "c", "abc", "aab", "*", "[a", "!a", "#a", "a b", " a", "a ", "]", "-", "z", "a.b"),

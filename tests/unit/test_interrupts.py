@@ -296,10 +296,7 @@ def test_a_host_that_does_not_answer_holds_up_no_end(tmp_path: Path) -> None:
                 taken.close()
             finally:
                 process.kill()
-    assert (process.returncode, output.splitlines()[-1]) == (
-        143,
-        "interrupted while connecting to the hosts",
-    )
+    assert (process.returncode, output.splitlines()[-1]) == (143, "interrupted while connecting to the hosts")
 
 
 def test_a_driver_without_a_terminal_ends_at_sigterm_and_not_at_sigint() -> None:

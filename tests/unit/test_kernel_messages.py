@@ -192,13 +192,7 @@ def test_the_verdict_has_a_line_for_each_kind_and_host(tmp_path: Path) -> None:
     lines = (
         KernelLine("node2", 1000.0, "xid", LOST, XID),
         KernelLine("node2", 1001.0, "xid", LOST, XID),
-        KernelLine(
-            "node1",
-            999.0,
-            "link",
-            "went down\x1b[2J",
-            "mlx5_core 0000:5e:00.0: Link down\x1b[2J",
-        ),
+        KernelLine("node1", 999.0, "link", "went down\x1b[2J", "mlx5_core 0000:5e:00.0: Link down\x1b[2J"),
     )
     folder = RunFolder(tmp_path, PLAN.spec.job)
     text = verdict(with_lines(FAILED, lines), folder)

@@ -195,10 +195,7 @@ def test_the_count_of_the_backend_is_compared_where_it_has_more_than_the_calls()
     ranks = Run(3, 40, lambda rank, step, part: 0.03 * (rank == 1), BUCKETS).arriving()
     calls = Run(3, 3).arriving()
     both = [
-        replace(
-            rank,
-            arrivals=replace(rank.arrivals, tracks=(*call.arrivals.tracks, *rank.arrivals.tracks)),
-        )
+        replace(rank, arrivals=replace(rank.arrivals, tracks=(*call.arrivals.tracks, *rank.arrivals.tracks)))
         for rank, call in zip(ranks, calls, strict=True)
     ]
     found = pace(both)

@@ -22,10 +22,7 @@ ALLOWED = {
     ("train/checkpoint/files.py", "pickle"): "for the name of the error that torch.load raises",
     ("train/checkpoint/shards.py", "pickle"): "the same",
     ("train/mpi_backend/library.py", "py_object"): "a reference of ctypes, which moves nothing",
-    (
-        "examples/parameter_server.py",
-        "torch.distributed.rpc",
-    ): "shows torch's RPC, made of such calls",
+    ("examples/parameter_server.py", "torch.distributed.rpc"): "shows torch's RPC, made of such calls",
 }
 
 

@@ -184,10 +184,7 @@ def test_the_list_of_commands_has_the_first_line_of_each_help() -> None:
     [
         ("train.py --lr 0.1", None),
         ("-n 4 --hosts h train.py 'a b'", "--hosts h --np 4 train.py 'a b'"),
-        (
-            "--max-restarts 0 -x A=1 -x B --detach -m pack.age -v",
-            "--env A=1 --env B --detach -m pack.age -v",
-        ),
+        ("--max-restarts 0 -x A=1 -x B --detach -m pack.age -v", "--env A=1 --env B --detach -m pack.age -v"),
         ("--slurm train.py", None),
         ("", None),
     ],

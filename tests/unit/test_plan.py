@@ -215,13 +215,7 @@ LONG = Program(script="a.py", args=(f"number-{0:014}",) * 20_000)
     [
         (TWO, {"np": 5}, {}, UsageError, "--np 5: the hosts have 4 slots"),
         (TWO, {"np": -1}, {}, UsageError, "--np -1"),
-        (
-            TWO,
-            {"program": LONG},
-            {},
-            UsageError,
-            "20000 arguments of 429.7 KiB, and mpirun",
-        ),
+        (TWO, {"program": LONG}, {}, UsageError, "20000 arguments of 429.7 KiB, and mpirun"),
         (TWO, {"backend": "nccl"}, {"node2": {"gpus": 1}}, UsageError, "node2 gets 2 ranks and has 1 GPU"),
         (TWO, {"launcher": "torchrun", "backend": "mpi"}, {}, UsageError, "use --launcher mpirun"),
         ("localhost\nnode2", {}, {}, UsageError, "localhost is a different machine on every host"),

@@ -42,10 +42,7 @@ TRAINERS = {
         "per iteration (ms): 1234.5 | global batch size:   256 | lm loss: 7.123456E+00 | loss scale: 1.0 |",
         (120, 7.123456, 120 / 500000, None),
     ),
-    "DeepSpeed": (
-        "steps: 10 loss: 2.3456 iter time (s): 0.123 samples/sec: 65.0",
-        (10, 2.3456, None, None),
-    ),
+    "DeepSpeed": ("steps: 10 loss: 2.3456 iter time (s): 0.123 samples/sec: 65.0", (10, 2.3456, None, None)),
     "DeepSpeed's optimizer": (
         "[2026-11-27 18:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[1e-05]",
         (10, None, None, None),

@@ -75,8 +75,7 @@ def test_what_the_user_wrote_wrong_ends_with_status_2(
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
-    [(0, 0), (3, 3), (255, 255), (256, 1), (-1, 129), (-9, 137), (1 << 61, 1)],
+    ("code", "status"), [(0, 0), (3, 3), (255, 255), (256, 1), (-1, 129), (-9, 137), (1 << 61, 1)]
 )
 def test_a_failure_never_ends_with_the_status_of_a_success(
     code: int, status: int, monkeypatch: pytest.MonkeyPatch

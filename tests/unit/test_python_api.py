@@ -124,10 +124,7 @@ def test_numbers_that_are_none_and_subclasses_arrive_as_plain_ones() -> None:
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [
-        (object(), "it is a builtins.object"),
-        ({"a": [0, Path()]}, r"it\['a'\]\[1\] is a pathlib\.\w+"),
-    ],
+    [(object(), "it is a builtins.object"), ({"a": [0, Path()]}, r"it\['a'\]\[1\] is a pathlib\.\w+")],
 )
 def test_another_value_is_named(value: object, said: str) -> None:
     with pytest.raises(TypeError, match=said):

@@ -145,9 +145,7 @@ PMI2 = {"PMI_FD": "18", "PMI_JOBID": "3.0", "PMI_RANK": "3", "PMI_SIZE": "4"}
     [
         pytest.param({}, Ranks(0, 1, 0, 1, "single"), id="nothing"),
         pytest.param(
-            {"RANK": "0", "WORLD_SIZE": "1"},
-            Ranks(0, 1, 0, 1, "env"),
-            id="one bare process has its host",
+            {"RANK": "0", "WORLD_SIZE": "1"}, Ranks(0, 1, 0, 1, "env"), id="one bare process has its host"
         ),
         pytest.param(
             _mpirun(1, 4, 1, 2) | {"RANK": "1", "WORLD_SIZE": "4"},

@@ -19,8 +19,7 @@ FACTS = {
 
 
 @pytest.mark.parametrize(
-    ("text", "slots"),
-    [("cores", [64, 4, 3]), ("auto", [8, 4, 3]), ("gpu", [8, 1, 3]), ("5", [5, 5, 5])],
+    ("text", "slots"), [("cores", [64, 4, 3]), ("auto", [8, 4, 3]), ("gpu", [8, 1, 3]), ("5", [5, 5, 5])]
 )
 def test_slots_are_counted_on_every_host_that_has_answered(text: str, slots: list[int]) -> None:
     hosts, _ = counted_slots(HOSTS, FACTS, slot_rule(text))

@@ -397,11 +397,7 @@ def test_a_job_that_waits_is_stopped_in_the_queue(slurm: Callable[..., None], tm
     *_, ended = find.stop(known(tmp_path / "runs"), "by ml on login")
     assert gone.read_text() == "7\n"
     assert not (tmp_path / "runs" / NAME / "batch").exists()
-    assert (ended.state, ended.exit_status, ended.why) == (
-        "stopped",
-        143,
-        "muster stop, by ml on login",
-    )
+    assert (ended.state, ended.exit_status, ended.why) == ("stopped", 143, "muster stop, by ml on login")
 
 
 def test_a_driver_on_a_node_is_told_through_slurm(slurm: Callable[..., None], tmp_path: Path) -> None:

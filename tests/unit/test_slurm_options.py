@@ -67,10 +67,7 @@ def test_what_one_program_cannot_do_for_a_launch_is_refused(program: Program, wo
     ("program", "words"),
     [
         ("salloc", "-N 3 --ntasks-per-node 2 -p gpu -t 60"),
-        (
-            "salloc",
-            "-HN 2 -I60 --exclusive=user -w node1,node2 --no-kill -C 'a&b' --gres gpu:2",
-        ),
+        ("salloc", "-HN 2 -I60 --exclusive=user -w node1,node2 --no-kill -C 'a&b' --gres gpu:2"),
         ("salloc", "-N2 --signal=USR1@60"),
         ("salloc", "-N2 --signal R:SIGUSR2"),
         ("salloc", "-N2 --signal 10@300"),

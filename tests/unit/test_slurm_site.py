@@ -18,9 +18,7 @@ WELL = SlurmSite(config=CONFIG, groups=GROUPS)
 
 def site(partition: str = "", groups: str = "", **settings: str) -> SlurmSite:
     return SlurmSite(
-        config={**CONFIG, **settings},
-        groups=parse_groups(groups) if groups else GROUPS,
-        partition=partition,
+        config={**CONFIG, **settings}, groups=parse_groups(groups) if groups else GROUPS, partition=partition
     )
 
 
@@ -35,10 +33,7 @@ def test_a_site_that_is_well_has_no_findings() -> None:
     [
         (SlurmSite(error="scontrol: Unable to contact slurm controller"), {"slurm.no-controller": "error"}),
         (site(partition="gpu"), {"slurm.no-partition": "error"}),
-        (
-            site("main", "main|down|3|idle|none"),
-            {"slurm.partition-closed": "error"},
-        ),
+        (site("main", "main|down|3|idle|none"), {"slurm.partition-closed": "error"}),
         (site(groups="main|up|3|idle|none\nold|down|3|idle|none"), {"slurm.partition-closed": "warning"}),
         (
             site(groups="main|up|2|idle|none\nmain|up|1|drained*|bad disk | replaced"),

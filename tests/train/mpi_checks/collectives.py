@@ -30,11 +30,7 @@ ARITHMETIC = {
     ReduceOp.MIN: torch.minimum,
     ReduceOp.MAX: torch.maximum,
 }
-BITS = {
-    ReduceOp.BAND: torch.bitwise_and,
-    ReduceOp.BOR: torch.bitwise_or,
-    ReduceOp.BXOR: torch.bitwise_xor,
-}
+BITS = {ReduceOp.BAND: torch.bitwise_and, ReduceOp.BOR: torch.bitwise_or, ReduceOp.BXOR: torch.bitwise_xor}
 # torch adds booleans as logic does, but has no maximum of them by these names.
 LOGIC = {
     ReduceOp.SUM: torch.logical_or,
