@@ -138,9 +138,7 @@ def test_a_host_that_cannot_be_reached_stops_only_a_setup_that_names_it(unfit: l
 
 @pytest.mark.skipif(not shutil.which("ansible-playbook", path=PATH), reason="no Ansible here")
 @pytest.mark.parametrize("limited", [False, True])
-def test_a_key_is_not_rotated_without_a_host_and_the_others_are_not_blamed(
-    unfit: list[str], limited: bool
-) -> None:
+def test_no_key_is_rotated_without_a_host_and_no_other_is_blamed(unfit: list[str], limited: bool) -> None:
     command = [word.replace("setup.yml", "rotate-keys.yml") for word in unfit]
     done = run(*command, *["--limit=here1,here2"] * limited, cwd=BOOKS, env=environment())
     said = " ".join(done.stdout.split())
@@ -178,9 +176,7 @@ PARTS = ("--tags", "ssh_trust")
 
 
 @pytest.mark.soak
-def test_hosts_that_are_not_fit_stop_setup_or_are_left_out_of_every_file(
-    operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_unfit_hosts_stop_setup(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     hosts = Hosts(tmp_path_factory.mktemp("unfit"), ["node4", "node5", "node3"])
     for name in ("operator", "operator.pub"):
         (hosts.folder / name).symlink_to(operator / name)

@@ -109,9 +109,7 @@ def test_what_keeps_a_clock_says_how_far_it_is_off(
         ({"ntpd": "ntpq: read: Connection refused"}, "an unknown program keeps this clock"),
     ],
 )
-def test_a_clock_that_nobody_keeps_is_not_synchronised(
-    programs: Path, host: dict[str, Any], reason: str
-) -> None:
+def test_a_clock_without_a_keeper_is_not_synced(programs: Path, host: dict[str, Any], reason: str) -> None:
     keeps(programs, **host)
     clock = measure.measure()
     assert (clock["synchronised"], clock["source"]) == (False, reason)
@@ -137,9 +135,7 @@ GOOD = {"synchronised": True, "offset": -0.001, "margin": 0.003, "source": "syst
         *("the head's clock", "set up already", "nobody asked"),
     ],
 )
-def test_a_clock_within_the_bound_is_left_alone(
-    clock: dict[str, Any] | None, choices: dict[str, Any], kept: bool
-) -> None:
+def test_a_clock_within_the_bound(clock: dict[str, Any] | None, choices: dict[str, Any], kept: bool) -> None:
     given: dict[str, Any] = {"muster_seen": SEEN | {"packages": [], "clock_is_kept": False}}
     given |= {"muster_present": []} | choices
     if clock:

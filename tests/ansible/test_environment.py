@@ -131,9 +131,7 @@ def test_gpus_are_chosen_by_a_word_or_by_yamls_own_booleans(chosen: object, driv
         ),
     ],
 )
-def test_what_keeps_the_environment_from_being_made_is_said_with_what_to_do(
-    seen: dict[str, Any], choices: dict[str, Any], said: str
-) -> None:
+def test_an_obstacle_is_named_with_a_remedy(seen: dict[str, Any], choices: dict[str, Any], said: str) -> None:
     text = problems(seen, **choices)
     assert said in text
     assert len(text.splitlines()) == 1
@@ -240,9 +238,7 @@ def test_preflight_sees_an_environment_once_it_is_complete(program: ModuleType, 
     assert observe.environment(str(tmp_path))["digest"] == ""
 
 
-def test_one_that_cannot_be_completed_leaves_the_one_in_use(
-    program: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_one_leaves_the_one_in_use(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     made(program)
     monkeypatch.setenv("FAIL", "numpy")
     with pytest.raises(program.Failed, match="error: no numpy"):
@@ -254,9 +250,7 @@ def test_one_that_cannot_be_completed_leaves_the_one_in_use(
     assert state(program) == ("one", ["one"])
 
 
-def test_what_a_run_that_was_cut_short_left_is_removed_and_never_used(
-    program: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rest_of_a_cut_run_is_never_used(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -288,9 +282,7 @@ def test_torch_comes_from_its_own_index_alone_and_the_rest_from_the_other(
     assert "--constraint" in rest[0]
 
 
-def test_without_an_index_of_its_own_uv_asks_the_one_that_the_host_is_told_of(
-    program: ModuleType, tmp_path: Path
-) -> None:
+def test_without_an_index_uv_asks_the_one_that_the_host_names(program: ModuleType, tmp_path: Path) -> None:
     made(program, environment={"UV_DEFAULT_INDEX": "https://site.example/simple"})
     _, torch, rest = calls(tmp_path)
     assert (torch[1], rest[1]) == ("https://torch.example/cpu", "https://site.example/simple")
@@ -348,9 +340,7 @@ def test_an_index_with_a_password_is_named_on_no_command_line_and_in_no_message(
     )
 
 
-def test_a_wheelhouse_is_filled_without_a_password_on_a_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wheelhouse_needs_no_password_in_argv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheelhouse = module("venv", "wheelhouse")
     calls: list[tuple[list[str], dict[str, str]]] = []
 

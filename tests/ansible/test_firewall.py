@@ -148,9 +148,7 @@ KNOWN = {f"node{n}": {"addresses": [f"10.0.0.{n}", "db8::1%eth0"]} for n in (1, 
     ],
     ids=["a worker", "the head", "node containers"],
 )
-def test_the_clusters_own_addresses_alone_are_let_in(
-    host: str, variables: dict[str, Any], ssh: str, others: list[str]
-) -> None:
+def test_only_own_addresses_pass(host: str, variables: dict[str, Any], ssh: str, others: list[str]) -> None:
     seen = SEEN | {
         "firewalls": ["nftables", "ufw"],
         "operator": {"client": "192.0.2.9", "port": "2200"},

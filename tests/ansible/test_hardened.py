@@ -206,9 +206,7 @@ DEFAULTS = {
     ],
     ids=["OpenSSH's own", "one is broken", "all are broken", "root", "no grace time", "startups"],
 )
-def test_hardening_is_never_looser_than_what_was_there_before(
-    own: dict[str, str], present: list[str], absent: list[str]
-) -> None:
+def test_hardening_is_never_looser(own: dict[str, str], present: list[str], absent: list[str]) -> None:
     settings = DEFAULTS | {"permitrootlogin": "yes", "logingracetime": "120"} | own
     seen = {
         "sshd": "10.0",
@@ -226,9 +224,7 @@ def test_hardening_is_never_looser_than_what_was_there_before(
     ("asked", "stays"),
     [({}, True), ({"hardening_enabled": True}, True), ({"hardening_enabled": False}, False)],
 )
-def test_a_hardened_sshd_stays_so_until_it_is_told_otherwise(
-    tmp_path: Path, asked: dict[str, bool], stays: bool
-) -> None:
+def test_a_hardened_sshd_stays_hardened(tmp_path: Path, asked: dict[str, bool], stays: bool) -> None:
     host: dict[str, dict[str, Any]] = {"node1": {"addresses": ["10.0.0.1"]}}
     seen = SEEN | {"sshd": "10.0", "operator": {"client": "192.0.2.9"}, "hardening": ""}
     lines = render_value("hardening", "hardening_lines", host, muster_seen=seen, hardening_enabled=True)
@@ -285,9 +281,7 @@ def test_an_account_that_may_be_locked_out_is_no_obstacle() -> None:
 logins, observe = module("hardening", "logins"), module("preflight", "observe")
 
 
-def test_recent_logins_are_found_in_every_record_that_a_host_may_keep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recent_logins_are_found_in_every_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, lib = tmp_path / "var/log", tmp_path / "var/lib"
     for folder in (log, lib / "wtmpdb", lib / "lastlog"):
         folder.mkdir(parents=True)
@@ -343,9 +337,7 @@ def test_a_key_is_looked_for_where_sshd_looks(
 @pytest.mark.parametrize(
     ("allowed", "names"), [([], ["anna"]), (["ben", "carl"], ["anna", "op"]), (["*"], ["anna"])]
 )
-def test_an_account_with_a_recent_login_and_without_a_key_is_named(
-    monkeypatch: pytest.MonkeyPatch, allowed: list[str], names: list[str]
-) -> None:
+def test_a_login_without_a_key(monkeypatch: pytest.MonkeyPatch, allowed: list[str], names: list[str]) -> None:
     entries = {name: name for name in ("anna", "ben", "op")}
     monkeypatch.setattr(logins, "recent", lambda days: {"anna", "ben", "op", "removed", "muster"})
     monkeypatch.setattr(logins.pwd, "getpwnam", entries.__getitem__)

@@ -18,9 +18,7 @@ ASKED = '#!/bin/sh\nexec ssh -G "$@"\n'
 
 
 @pytest.mark.parametrize("accepted", ["no", "accept-new", "ask"])
-def test_an_unknown_host_key_is_refused_whatever_the_operators_configuration_accepts(
-    tmp_path: Path, accepted: str
-) -> None:
+def test_an_unknown_host_key_is_refused_whatever_ssh_would_accept(tmp_path: Path, accepted: str) -> None:
     config = tmp_path / "config"
     config.write_text(f"Host *\n  Port 2200\n  StrictHostKeyChecking {accepted}\n")
     (tmp_path / "hosts.txt").write_text("node1 slots=1\n")

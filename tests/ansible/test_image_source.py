@@ -45,9 +45,7 @@ PLAY = """
     [(0, False, ["pull"]), (1, True, ["pull", "image", "save", "load"]), (1, False, ["pull"])],
     ids=["pulled", "copied", "nowhere"],
 )
-def test_an_image_is_pulled_else_copied_else_missed(
-    tmp_path: Path, status: int, is_here: bool, calls: list[str]
-) -> None:
+def test_an_image_is_pulled_or_copied(tmp_path: Path, status: int, is_here: bool, calls: list[str]) -> None:
     (tmp_path / "docker").write_text(ENGINE.format(folder=tmp_path, status=status))
     (tmp_path / "docker").chmod(0o755)
     (tmp_path / "play.yml").write_text(

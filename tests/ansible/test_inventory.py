@@ -178,9 +178,7 @@ def test_every_playbook_begins_with_what_it_requires_of_the_cluster() -> None:
 
 
 @pytest.mark.parametrize("name", WITHOUT_CONFIGURATION)
-def test_without_ansible_cfg_a_playbook_fails_with_and_without_a_hosts_file(
-    ended: dict[str, Ended], name: str
-) -> None:
+def test_without_ansible_cfg_a_playbook_fails(ended: dict[str, Ended], name: str) -> None:
     assert ended[name].status != 0
     assert "No hosts. Run it in the folder of ansible.cfg" in ended[name].out + ended[name].err
 

@@ -63,7 +63,7 @@ def test_setup_brings_an_engine_and_the_node_container(engine: Hosts, before: se
     assert {check["id"] for check in engine.checks()} == CHECKS
 
 
-def test_an_account_of_the_host_with_the_number_of_the_containers_user_has_none_of_its_keys(
+def test_the_containers_user_gets_no_keys_of_a_host_account_of_its_number(
     engine: Hosts,
 ) -> None:
     key = "/etc/muster/ssh/id_ed25519"

@@ -75,9 +75,7 @@ def test_podman_under_the_name_of_docker_is_podman(programs: Path) -> None:
     )
 
 
-def test_an_engine_without_its_command_is_still_an_engine(
-    programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_without_its_command_is_found(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(programs))
     assert observe.engine("")["kind"] == ""
     program(programs, "dockerd", "exit 0")
@@ -201,9 +199,7 @@ def test_what_an_account_puts_in_the_place_of_a_lock_is_no_lock(tmp_path: Path, 
     os.close(held)
 
 
-def test_what_takes_the_place_of_a_lock_meanwhile_is_not_opened_through_a_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_link_in_the_place_of_a_lock_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, other = tmp_path / "lock.node1", tmp_path / "other"
     other.touch()
     held = os.open(other, os.O_RDWR)
@@ -242,9 +238,7 @@ def test_sshd_is_asked_what_it_would_do_without_our_drop_in(
     assert (found["reads_dropins"], includes) == expected
 
 
-def test_sshd_is_asked_what_it_would_do_with_a_login_of_the_jobs_account(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sshd_is_asked_about_the_jobs_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d/05-site.conf").write_text("Match User muster\n  PubkeyAuthentication no\n")
     (tmp_path / "conf.d/20-site.conf").write_text("PubkeyAuthentication no\n")

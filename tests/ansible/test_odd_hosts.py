@@ -76,9 +76,7 @@ def before(hosts: Hosts) -> dict[str, set[str]]:
     return {name: hosts.traces(name) for name in hosts.names}
 
 
-def test_without_ntp_the_hosts_follow_the_first_one_and_setup_says_so(
-    hosts: Hosts, before: dict[str, set[str]]
-) -> None:
+def test_without_ntp_the_hosts_follow_the_first_one(hosts: Hosts, before: dict[str, set[str]]) -> None:
     assert before
     done = hosts.play("setup")
     assert done.status == 0, done.text
@@ -109,9 +107,7 @@ def test_a_host_behind_another_one_is_verified_checked_and_used(hosts: Hosts, tm
     assert launched.stdout.count("sum 6 on node5") == 2
 
 
-def test_a_host_that_leaves_is_named_and_cleaned_and_may_come_back(
-    hosts: Hosts, before: dict[str, set[str]]
-) -> None:
+def test_a_host_that_leaves_is_cleaned_and_may_return(hosts: Hosts, before: dict[str, set[str]]) -> None:
     hosts.names = ["node4"]
     done = hosts.play("setup")
     assert done.status == 0, done.text
@@ -128,9 +124,7 @@ def test_a_host_that_leaves_is_named_and_cleaned_and_may_come_back(
     assert done.status == 0, done.text
 
 
-def test_teardown_leaves_no_trace_of_packages_that_setup_brought_for_itself(
-    hosts: Hosts, before: dict[str, set[str]]
-) -> None:
+def test_teardown_removes_packages_that_setup_brought(hosts: Hosts, before: dict[str, set[str]]) -> None:
     done = hosts.play("teardown", teardown_remove_data=True)
     assert done.status == 0, done.text
     no_trace(hosts, before)

@@ -87,9 +87,7 @@ def test_a_host_that_is_fit_has_no_problem() -> None:
         ),
     ],
 )
-def test_each_refusal_says_what_is_wrong_and_what_to_do(
-    seen: dict[str, Any], variables: dict[str, Any], said: str
-) -> None:
+def test_each_refusal_has_a_remedy(seen: dict[str, Any], variables: dict[str, Any], said: str) -> None:
     assert problems(seen, **variables) == [said]
 
 

@@ -93,9 +93,7 @@ def test_an_archive_of_the_image_that_is_not_here_is_named() -> None:
         ("team/node", False, None, ""),
     ],
 )
-def test_an_image_comes_from_the_host_its_registry_or_this_machine(
-    name: str, is_here: bool, has: dict[str, str] | None, source: str
-) -> None:
+def test_the_source_of_an_image(name: str, is_here: bool, has: dict[str, str] | None, source: str) -> None:
     given = {
         "node_image": name,
         "node_image_archive": "",

@@ -88,9 +88,7 @@ def test_elsewhere_a_line_on_stderr_counts_each_task_once(play: list[str], tmp_p
 
 
 @pytest.mark.parametrize("on_terminal", [True, False], ids=["terminal", "pipe"])
-def test_a_slow_task_names_the_hosts_that_are_not_done(
-    play: list[str], tmp_path: Path, on_terminal: bool
-) -> None:
+def test_a_slow_task_names_the_hosts_still_at_it(play: list[str], tmp_path: Path, on_terminal: bool) -> None:
     (tmp_path / "some-play.yml").write_text(SLOW)
     (tmp_path / "gate-a").touch()
     ours, theirs = pty.openpty() if on_terminal else os.pipe()

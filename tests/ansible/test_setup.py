@@ -56,9 +56,7 @@ CHECKS = {
 
 
 @pytest.mark.soak  # test_wheel_setup.py has the same of one host
-def test_a_check_of_bare_hosts_shows_what_would_happen_and_changes_nothing(
-    hosts: Hosts, bare: dict[str, set[str]]
-) -> None:
+def test_a_check_of_bare_hosts_changes_nothing(hosts: Hosts, bare: dict[str, set[str]]) -> None:
     done = hosts.play("setup", "--check", "--diff")
     assert done.status == 0, done.text
     assert "+    MaxSessions 64" in done.text
@@ -201,7 +199,7 @@ def test_a_host_opens_no_others_door_but_for_the_first(hosts: Hosts) -> None:
 
 
 @pytest.mark.usefixtures("set_up")
-def test_the_clusters_key_is_good_from_the_first_host_and_this_machine_and_forwards_nothing(
+def test_the_clusters_key_is_good_from_the_head_and_here_and_forwards_nothing(
     hosts: Hosts,
 ) -> None:
     line = hosts.on("node1", "cat", "/etc/muster/ssh/authorized_keys").splitlines()[-1]

@@ -118,9 +118,7 @@ def play(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[st
     ],
     ids=["engine", "a released image"],
 )  # fmt: skip
-def test_setup_says_in_one_line_which_stack_the_hosts_get_and_why(
-    tmp_path: Path, docker: str, image: str, said: str
-) -> None:
+def test_setup_says_which_stack_hosts_get_and_why(tmp_path: Path, docker: str, image: str, said: str) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/docker").write_text(docker)
     (tmp_path / "bin/docker").chmod(0o755)

@@ -48,9 +48,7 @@ def test_teardown_stops_while_a_job_runs_and_names_it(hosts: Hosts) -> None:
 ALL_BUT_THE_LAST = "{{ inventory_hostname != groups['cluster'][-1] }}"
 
 
-def test_teardown_keeps_what_jobs_wrote_unless_it_is_told_otherwise_and_leaves_no_trace(
-    hosts: Hosts, bare: dict[str, set[str]]
-) -> None:
+def test_teardown_keeps_job_results_and_leaves_no_trace(hosts: Hosts, bare: dict[str, set[str]]) -> None:
     before, last = traces(hosts), hosts.names[-1]
     assert all(len(before[name] - bare[name]) > 50 for name in hosts.names), "there is nothing to take away"
     for name in hosts.names:
@@ -63,9 +61,7 @@ def test_teardown_keeps_what_jobs_wrote_unless_it_is_told_otherwise_and_leaves_n
 
 
 @pytest.mark.soak
-def test_a_second_teardown_takes_what_the_first_kept_and_has_nothing_else_to_do(
-    hosts: Hosts, bare: dict[str, set[str]]
-) -> None:
+def test_a_second_teardown_takes_what_the_first_kept(hosts: Hosts, bare: dict[str, set[str]]) -> None:
     last = hosts.names[-1]
     hosts.on(last, "runuser", "-u", "muster", "--", "sh", "-c", "echo weights >/home/muster/checkpoint")
     first = hosts.play("teardown", teardown_remove_data=ALL_BUT_THE_LAST)

@@ -54,9 +54,7 @@ def test_an_older_sshd_is_not_told_what_it_does_not_know() -> None:
     assert "PerSourcePenalt" not in text
 
 
-def test_ssh_reads_the_drivers_and_the_nodes_configuration(
-    inventory: dict[str, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_ssh_reads_the_written_configuration(inventory: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     for template, user in (("ssh_config.j2", "muster"), ("client.conf.j2", "root")):
         path = tmp_path / template
         path.write_text(render("ssh_trust", template, inventory, muster_user=user))
@@ -87,9 +85,7 @@ def test_a_jump_host_of_the_cluster_is_passed_with_the_operators_own_login(tmp_p
         assert [line for line in lines if line.startswith("proxycommand")] == through
 
 
-def test_ssh_finds_every_name_and_address_among_the_known_hosts(
-    inventory: dict[str, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_ssh_knows_every_name_and_address(inventory: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     path = tmp_path / "known_hosts"
     path.write_text(render("ssh_trust", "known_hosts.j2", inventory))
     for name, host in list(inventory.items())[-2:]:
@@ -160,9 +156,7 @@ LINE = f"a,GPU-1,10.0.0.1,fd00::1 ssh-ed25519 {KEY}"
         ({"host_keys": {"ssh-ed25519": f"{KEY}\n* ssh-ed25519 {KEY}"}}, ""),
     ],
 )
-def test_a_host_is_known_by_names_addresses_and_keys_that_can_be_its_own(
-    said: dict[str, Any], line: str
-) -> None:
+def test_a_host_is_known_by_its_own_names_addresses_and_keys(said: dict[str, Any], line: str) -> None:
     probed = {"preflight_probe": {"stdout": "{}"}, "muster_addr": "data-b"}
     inventory = {"a": probed | {"muster_seen": HONEST | said}, "b": probed | {"muster_seen": HONEST}}
     del inventory["a"]["muster_addr"]
@@ -188,7 +182,7 @@ def known_of(claimed: list[str], names: dict[str, list[str]], **of_b: str) -> di
 
 
 @pytest.mark.parametrize("names", [{"b": ["10.0.0.2"]}, {"b": ["10.0.0.2", "fd00::2"], "a": ["10.0.0.1"]}])
-def test_an_address_at_which_another_host_is_reached_is_refused_with_both_names(
+def test_an_address_of_another_host_is_refused_with_both_names(
     names: dict[str, list[str]],
 ) -> None:
     known = known_of(["10.0.0.2"], names)
@@ -298,9 +292,7 @@ def test_a_host_gets_the_clusters_key_only_if_it_logs_in_to_others() -> None:
     [((45, 20), 0, 45), ((20, 0), 0, 120), ((600, 0), 0, 600), ((45, 20), "8", 8)],
     ids=["the longest", "one without a limit", "longer than OpenSSH's own", "asked for"],
 )
-def test_a_rotation_waits_as_long_as_sshd_lets_a_login_take(
-    limits: tuple[int, ...], asked: object, seconds: int
-) -> None:
+def test_a_rotation_waits_as_long_as_a_login(limits: tuple[int, ...], asked: object, seconds: int) -> None:
     said = {
         f"node{number}": {"ssh_trust_sshd_has": {"stdout": f"port 22\nlogingracetime {limit}\nusepam yes"}}
         for number, limit in enumerate(limits)

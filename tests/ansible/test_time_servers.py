@@ -54,7 +54,7 @@ def reached(*servers: str, needed: int = 1) -> bool:
     return len(ask.answers(addresses)) >= needed
 
 
-def test_a_server_that_gives_the_time_is_reached_also_where_a_packet_is_lost(
+def test_a_server_is_reached_though_a_packet_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ask, "SECONDS", 0.2)
@@ -83,9 +83,7 @@ def test_what_is_no_time_does_not_count(answer: Answer, monkeypatch: pytest.Monk
         assert not reached(name)
 
 
-def test_an_unknown_name_and_a_closed_port_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_and_closed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(ask, "SECONDS", 0.05)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
         unused.bind(("127.0.0.1", 0))

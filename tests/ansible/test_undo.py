@@ -58,9 +58,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 @pytest.mark.parametrize("before", ["# old\n", None], ids=["one before", "none before"])
-def test_an_undo_brings_back_what_was_there_however_often_it_comes(
-    folder: Folder, before: str | None
-) -> None:
+def test_an_undo_brings_the_old_files_back_however_often(folder: Folder, before: str | None) -> None:
     if before:
         folder.dropin.write_text(before)
     folder.do("remember")
@@ -88,9 +86,7 @@ def test_a_drop_in_is_kept_only_if_the_timer_was_not_faster(folder: Folder, befo
 
 
 @pytest.mark.parametrize("before", ["# old\n", None], ids=["one before", "none before"])
-def test_a_login_that_fails_after_the_timer_was_faster_is_told_from_others(
-    folder: Folder, before: str | None
-) -> None:
+def test_a_login_that_fails_after_the_timer_is_told_apart(folder: Folder, before: str | None) -> None:
     for is_late in (False, True):
         folder.dropin.unlink(missing_ok=True)
         if before:

@@ -105,9 +105,7 @@ def test_in_the_file_of_host_keys_only_the_block_of_setup_is_put_back(tmp_path: 
     assert files.restore([str(file)], kept, {}, written)["left"] == [str(file)]
 
 
-def test_on_a_full_disk_the_other_files_are_put_back_and_no_half_file_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_costs_its_own_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text("old")
     kept = files.keep([f"{tmp_path}/*"])

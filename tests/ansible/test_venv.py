@@ -134,9 +134,7 @@ def test_bare_hosts_train_in_environments_from_an_index_and_from_wheels_that_are
     assert not hosts.muster.exists() or list(hosts.muster.iterdir()) == []
 
 
-def test_hosts_that_reach_no_index_are_told_so_before_anything_is_changed(
-    hosts: Hosts, bare: dict[str, set[str]]
-) -> None:
+def test_hosts_without_an_index_are_told_before_a_change(hosts: Hosts, bare: dict[str, set[str]]) -> None:
     hosts.variables |= {"venv_environment": NOWHERE}
     done = hosts.play("setup", venv_torch_index=TORCH_INDEX)
     assert done.status != 0

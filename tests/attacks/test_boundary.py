@@ -150,9 +150,7 @@ def test_a_report_is_what_it_should_be_or_refused_in_a_few_words() -> None:
         (BLOB_SERVE, {"have": {"../x": 1}}),
     ],
 )
-def test_what_would_reach_a_path_a_number_or_a_command_is_refused(
-    request_: Request[Any], lie: dict[str, Any]
-) -> None:
+def test_an_odd_path_number_or_command_is_refused(request_: Request[Any], lie: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"its answer to {request_.name}: {next(iter(lie))}"):
         request_.read({**ANSWERS[request_.name], **lie})
 

@@ -92,9 +92,7 @@ def test_who_calls_right_chunks_wrong_loses_its_own_place_alone(hosts: HostsHere
     assert complete(hosts, folder) == ["node1", "node3"]
 
 
-def test_who_gives_wrong_chunks_is_named_and_the_others_get_them_from_here(
-    hosts: HostsHere, folder: Path
-) -> None:
+def test_a_giver_of_wrong_chunks_is_named_and_the_set_arrives(hosts: HostsHere, folder: Path) -> None:
     three, hosts.hosts = hosts.hosts, hosts.hosts[:1]
     push(hosts, str(folder))
     hosts.hosts, hosts.lies["node1"] = three, GIVES_WRONG_CHUNKS
@@ -105,9 +103,7 @@ def test_who_gives_wrong_chunks_is_named_and_the_others_get_them_from_here(
     assert complete(hosts, folder) == ["node1", "node2", "node3"]
 
 
-def test_a_head_that_sends_other_bytes_to_hosts_than_here_keeps_no_host_from_the_set(
-    hosts: HostsHere, folder: Path
-) -> None:
+def test_a_head_that_sends_wrong_bytes_keeps_no_host_from_the_set(hosts: HostsHere, folder: Path) -> None:
     hosts.lies["node1"] = SENDS_OTHER_BYTES
     pushed = push(hosts, f"head:{folder}")
     assert errors(pushed) == {}

@@ -104,9 +104,7 @@ def test_a_record_of_this_machine_wins(
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_of_a_job_of_another_machine_its_head_alone_speaks(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_only_the_head_speaks_of_it(cluster: Cluster, capsys: pytest.CaptureFixture[str], name: str) -> None:
     cluster.forge(name)
     cluster.run(cluster.runs_of("node1"))
     for words in (["status", JOB], ["stop", JOB], ["attach", JOB], ["why", JOB], ["logs", JOB]):
@@ -132,18 +130,14 @@ def test_a_host_cannot_invent_a_job_of_another(cluster: Cluster, capsys: pytest.
     assert "DONE" not in capsys.readouterr().out
 
 
-def test_hosts_that_share_a_home_contradict_nobody(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hosts_that_share_a_home_agree(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.run(cluster.runs_of("node1"))
     cluster.here.shares["node2"] = "node1"
     assert muster("status", "--json") == 0
     assert capsys.readouterr().err == ""
 
 
-def test_a_job_that_was_launched_on_a_host_for_itself_is_listed(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_launched_on_a_host_is_listed(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     (cluster.folder / "hosts.txt").write_text("localhost\nnode2\n")
     _as_run(make_run(cluster.runs_of("node2"), hosts=["localhost"], placed=[4]))
     assert muster("status", "--json") == 0

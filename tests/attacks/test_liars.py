@@ -124,9 +124,7 @@ def test_a_transfer_names_each_host_that_spoils_it(tmp_path: Path) -> None:
     assert {host for host, _ in caught.value.reasons} == {*lies}
 
 
-def test_a_transfer_gives_up_a_host_that_is_always_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transfer_gives_up_a_busy_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PUT_BEGIN", "FILE"):
         monkeypatch.setattr(transfer, name, dataclasses.replace(getattr(transfer, name), stuck_after=8.0))
     monkeypatch.setattr(transfer, "PROGRESS_SECONDS", 5.0)
@@ -276,7 +274,7 @@ def test_a_host_that_answers_for_ranks_of_others_costs_its_own_answers_alone_and
     assert not re.search(r"node[13]:", said), "no honest host is blamed"
 
 
-def test_a_host_that_says_when_ranks_of_others_came_loses_its_connection(
+def test_a_host_that_tells_of_ranks_of_others_is_cut_off(
     job_of_three: Callable[[str], Path],
 ) -> None:
     job_of_three("arrivals:all-arrivals")

@@ -78,9 +78,7 @@ def test_the_page_and_the_output_of_a_run_wait_for_no_fifo(tmp_path: Path, name:
 
 
 @pytest.mark.timeout(60)
-def test_init_writes_through_no_link_and_waits_for_no_fifo(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_follows_no_link_and_awaits_no_fifo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     secret = tmp_path / "bashrc"
     secret.write_text("mine\n")
     for name in ("link", "fifo"):

@@ -74,9 +74,7 @@ def test_a_healthy_cluster_is_fit_and_the_table_says_what_it_is(project: Project
 
 
 @pytest.mark.timed
-def test_json_of_a_healthy_cluster_has_facts_clocks_and_every_pair_and_nothing_is_left(
-    cluster: Cluster, project: Project
-) -> None:
+def test_json_of_a_healthy_cluster_is_complete(cluster: Cluster, project: Project) -> None:
     done = check(project, "--json")
     assert (done.status, done.said["fit"], done.said["launcher"], done.ids) == (0, True, "mpirun", [])
     for host in done.said["hosts"]:
@@ -293,9 +291,7 @@ ROUNDS = {
 
 @pytest.mark.timed
 @pytest.mark.parametrize("name", ROUNDS)
-def test_what_is_wrong_is_named_with_its_host_and_its_remedy_and_nothing_else(
-    cluster: Cluster, project: Project, name: str
-) -> None:
+def test_a_fault_alone_is_named_with_its_remedy(cluster: Cluster, project: Project, name: str) -> None:
     there = ROUNDS[name]
     (project.path / "hosts.txt").write_text(there.hosts)
     with ExitStack() as stack:
@@ -313,9 +309,7 @@ def test_what_is_wrong_is_named_with_its_host_and_its_remedy_and_nothing_else(
     hold(f"check: {name}", done.seconds, 20.0)
 
 
-def test_a_pair_that_cannot_reach_each_other_is_named_with_direction_and_port(
-    cluster: Cluster, project: Project
-) -> None:
+def test_an_unreachable_pair_is_named_with_direction_and_port(cluster: Cluster, project: Project) -> None:
     (project.path / "hosts.txt").write_text("node1\nnode2\nnode3 addr=node3\n")
     with shell("node2", HOSTS_FILE % ("127.0.0.1 node3", "node3"), HOSTS_KEPT, user="root")(cluster, project):
         done = check(project, "--json")

@@ -67,9 +67,7 @@ def hosts_with(cluster: Cluster, folder: Path, *slots: int) -> Path:
     return hosts
 
 
-def test_four_ranks_and_three_with_the_mpi_backend_train_the_same_network(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_four_ranks_and_three_with_mpi_train_the_same(cluster: Cluster, tmp_path: Path) -> None:
     few = hosts_with(cluster, tmp_path, 2, 1, 1)
     line, losses = train(cluster, tmp_path / "runs", SHORT, hosts=few)
     assert " ranks=4 hosts=3 backend=gloo launcher=mpirun seconds=" in line
@@ -134,9 +132,7 @@ while True:
 
 
 @pytest.mark.timed
-def test_a_host_behind_a_proxy_command_is_reached_and_the_end_of_that_noticed(
-    project: Project, cluster: Cluster
-) -> None:
+def test_a_host_behind_a_proxy_is_reached_and_its_end_noticed(project: Project, cluster: Cluster) -> None:
     (project.path / "forward.py").write_text(FORWARD)
     with known_hosts(project, cluster, "", ""):
         config = project.path / ".muster" / "ssh_config"
@@ -196,9 +192,7 @@ def test_every_host_that_cannot_be_reached_is_named_at_once(project: Project, cl
 
 
 @mostly_mpirun
-def test_start_up_files_may_print_and_set_what_they_like_and_the_job_of_another_user_is_named(
-    launcher: str, project: Project, cluster: Cluster
-) -> None:
+def test_start_up_files_may_print_and_set_things(launcher: str, project: Project, cluster: Cluster) -> None:
     script = "/root/.muster/jobs/20261120-090000-0001/bin/rank.py train.py"
     waits = f"python3 -c 'import time; time.sleep(300)' {script} > /dev/null 2>&1 & echo $!"
     pid = cluster.exec("node2", ["sh", "-c", waits], user="root").stdout.strip()

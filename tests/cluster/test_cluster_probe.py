@@ -19,9 +19,7 @@ pytestmark = pytest.mark.soak
 
 
 @pytest.mark.parametrize(("backend", "table"), [("mpi", DEBIAN_MPI), ("gloo", DEBIAN_GLOO)])
-def test_the_node_image_has_the_table_of_the_document(
-    cluster: Cluster, tmp_path: Path, backend: str, table: str
-) -> None:
+def test_the_node_image_has_that_table(cluster: Cluster, tmp_path: Path, backend: str, table: str) -> None:
     hosts = ("--hosts", str(cluster.hosts_file), "--include", "node1", "--runs", str(tmp_path))
     probe = ("--backend", backend, "--module", "benchmarks.tools.probe", "--args=--json")
     done = subprocess.run(

@@ -239,9 +239,7 @@ def test_the_hosts_mpirun_starts_ranks_in_an_image_that_has_none(project: Projec
 
 
 @soak
-def test_an_image_of_a_registry_is_pulled_with_the_users_login(
-    project: Project, tiny: str, tmp_path: Path
-) -> None:
+def test_a_registrys_image_is_pulled_with_the_login(project: Project, tiny: str, tmp_path: Path) -> None:
     (folder := tmp_path / "registry").mkdir()
     with registry.running(folder) as images:
         name = images.push(tiny, "team/tiny:1")

@@ -19,9 +19,7 @@ KEPT = f"/home/muster/.muster/store/{DIGEST[:2]}/{DIGEST[2:]}"
 
 
 @pytest.mark.soak
-def test_a_program_that_one_host_has_lost_is_sent_to_that_host_again(
-    cluster: Cluster, project: Project
-) -> None:
+def test_a_lost_program_is_sent_to_its_host_again(cluster: Cluster, project: Project) -> None:
     (project.path / "said.py").write_text(PROGRAM)
     words = ("--hosts", str(cluster.hosts_file), "--script", "said.py", *ONE_THREAD)
     for damage in ("true", f"truncate -s 0 {KEPT}", f"printf x | dd of={KEPT} conv=notrunc"):

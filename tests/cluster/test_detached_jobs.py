@@ -51,9 +51,7 @@ def state_of(project: Project, job: str) -> str:
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
-def test_a_detached_job_ends_as_any_other_and_leaves_its_folder_here(
-    project: Project, cluster: Cluster, launcher: str
-) -> None:
+def test_a_detached_job_ends_like_any_other(project: Project, cluster: Cluster, launcher: str) -> None:
     job = project.detach("--launcher", launcher, "--script", "slow.py", "--args=4000 3")
     (record,) = (project.path / "runs").glob("*/*")
     assert record.name == "hosts.json", "the run itself is on its head"
@@ -102,9 +100,7 @@ def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cl
     assert f"{job} is over: stopped by muster stop" in again.stdout
 
 
-def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is(
-    project: Project, cluster: Cluster
-) -> None:
+def test_a_job_of_a_terminal_is_seen_from_elsewhere(project: Project, cluster: Cluster) -> None:
     with project.start("--script", "slow.py", "--args=4000 0") as process:
         # Its notes may name jobs of other tests, which end meanwhile.
         lines = read_until(process, "] step ", 1)
@@ -127,9 +123,7 @@ def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is
     over(cluster)
 
 
-def test_with_its_driver_a_detached_job_is_lost_and_leaves_nothing(
-    project: Project, cluster: Cluster
-) -> None:
+def test_a_detached_job_is_lost_with_its_driver(project: Project, cluster: Cluster) -> None:
     job = project.detach("--script", "slow.py", "--args=4000 0")
     listed = cluster.exec("node1", ["cat", f"/home/muster/.muster/jobs/{job}/run/job.json"])
     driver = json.loads(listed.stdout)["driver"]["pid"]
@@ -158,9 +152,7 @@ def test_logs_are_one_story_with_filters(project: Project, cluster: Cluster) -> 
     assert (leaked.returncode, leaked.stdout) == (1, "")
 
 
-def test_a_head_that_may_not_log_in_elsewhere_is_explained_before_anything_starts(
-    project: Project, cluster: Cluster
-) -> None:
+def test_a_head_that_cannot_log_in_elsewhere_is_explained(project: Project, cluster: Cluster) -> None:
     cluster.exec("node1", ["sh", "-c", "mkdir -p ~/.ssh && printf 'Host node3\\n  Port 1\\n' >~/.ssh/config"])
     try:
         refused = project.launch("--detach", "--script", "slow.py", "--args=1 0")

@@ -37,9 +37,7 @@ if sys.argv[1] == "3":
         *(pytest.param(*words, marks=pytest.mark.soak) for words in (("mpirun", "0"), ("torchrun", "3"))),
     ],
 )
-def test_a_disk_that_a_rank_fills_hides_no_end_and_no_line(
-    project: Project, cluster: Cluster, launcher: str, code: str
-) -> None:
+def test_a_full_disk_hides_no_end(project: Project, cluster: Cluster, launcher: str, code: str) -> None:
     (project.path / "fills.py").write_text(FILLS)
     with node3_on_tmpfs("exec,size=60m", project, cluster):
         done = project.launch("--launcher", launcher, "--script", "fills.py", f"--args={code}")
@@ -51,9 +49,7 @@ def test_a_disk_that_a_rank_fills_hides_no_end_and_no_line(
     assert "note: node3: no space left on the disk of /home/muster/.muster/" in done.output
 
 
-def test_a_home_that_starts_no_programs_is_found_by_check_and_launch_alike(
-    project: Project, cluster: Cluster
-) -> None:
+def test_a_home_without_programs_is_found_by_check_and_launch(project: Project, cluster: Cluster) -> None:
     with node3_on_tmpfs("noexec,size=200m", project, cluster):
         checked = json.loads(project.muster("check", "--json").stdout)
         launched = project.launch("--script", "program.py")

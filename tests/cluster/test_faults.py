@@ -45,9 +45,7 @@ def case(*words: str, always: bool, quiet: bool = False) -> object:
         for words in (CASES if RECORD else TESTED)
     ],
 )
-def test_a_fault_is_named_in_time_and_leaves_nothing(
-    name: str, launcher: str, project: Project, cluster: Cluster
-) -> None:
+def test_a_fault_is_named_in_time(name: str, launcher: str, project: Project, cluster: Cluster) -> None:
     fault = FAULTS[name]
     # An agent that merely heard nothing more ends its part of the job as well, only later.
     excludes = SILENCE_SECONDS if fault.within < SILENCE_SECONDS else math.inf
@@ -62,9 +60,7 @@ def test_a_fault_is_named_in_time_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", [case(name, always=name in STARTS_IN_EVERY_TEST) for name in START_FAULTS])
-def test_what_is_wrong_before_the_start_is_named_in_time(
-    name: str, project: Project, cluster: Cluster
-) -> None:
+def test_a_wrong_start_is_named_in_time(name: str, project: Project, cluster: Cluster) -> None:
     fault = START_FAULTS[name]
     (project.path / "hosts.txt").write_text(fault.hosts)
     with fault.there(project, cluster):

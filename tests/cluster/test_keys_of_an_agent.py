@@ -43,7 +43,7 @@ def of_agent(project: Project, cluster: Cluster) -> Iterator[Project]:
             running.terminate()
 
 
-def test_the_named_key_of_eight_is_offered_first_and_without_a_name_the_remedy_is_told(
+def test_the_named_key_of_eight_is_first_and_without_a_name_there_is_advice(
     of_agent: Project,
 ) -> None:
     project = of_agent
@@ -57,9 +57,7 @@ def test_the_named_key_of_eight_is_offered_first_and_without_a_name_the_remedy_i
     assert "with IdentityFile and IdentitiesOnly yes" in refused.stderr
 
 
-def test_the_advice_for_an_unknown_key_is_a_command_that_asks_and_reaches_the_host(
-    project: Project, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_advice_for_an_unknown_key_works(project: Project, cluster: Cluster, tmp_path: Path) -> None:
     answer = tmp_path / "answer"
     answer.write_text("#!/bin/sh\necho yes\n")
     answer.chmod(0o755)

@@ -71,9 +71,7 @@ def update(cluster: Cluster, node: str, *words: str) -> None:
     subprocess.run(("docker", "update", *words, cluster.container(node)), check=True, capture_output=True)
 
 
-def test_a_rank_whose_container_has_used_up_its_cpu_quota_is_named_with_it(
-    project: Project, cluster: Cluster
-) -> None:
+def test_a_rank_whose_cpu_quota_is_used_up_is_named_with_it(project: Project, cluster: Cluster) -> None:
     with training(project, 4000) as job:
         update(cluster, "node2", "--cpus", "0.15")
         try:
@@ -109,9 +107,7 @@ def test_a_rank_on_a_host_with_a_busy_neighbour_is_named_with_it(project: Projec
     assert {one["host"] for one in seen} == {"node3"}
 
 
-def test_a_link_that_is_limited_is_the_cause_of_the_rank_that_is_late_by_it(
-    project: Project, cluster: Cluster
-) -> None:
+def test_a_limited_link_is_the_cause_of_its_late_rank(project: Project, cluster: Cluster) -> None:
     with training(project, 1 << 20) as job:
         cluster.beside("node2", "tc qdisc add dev $card root tbf rate 20mbit burst 32kb latency 400ms")
         try:

@@ -107,9 +107,7 @@ def test_a_host_that_is_killed_keeps_no_lease(gpus: Cluster) -> None:
 @pytest.mark.parametrize(
     "victim", ["agent", *(pytest.param(victim, marks=pytest.mark.soak) for victim in ("rank", "driver"))]
 )
-def test_after_kill_9_of_a_part_of_a_job_its_gpus_are_free(
-    holding: Project, gpus: Cluster, victim: str
-) -> None:
+def test_after_kill_9_of_a_part_the_gpus_are_free(holding: Project, gpus: Cluster, victim: str) -> None:
     words = ("--gpus", "2", "--np", "4", "--script", "holds.py", "--args=600")
     with holding.start(*words) as launch:
         read_until(launch, "holds ", 4)

@@ -54,9 +54,7 @@ def sockets() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_a_connection_that_is_shared_serves_every_command(
-    project: Project, own_config: Path, sockets: Path
-) -> None:
+def test_a_shared_connection_serves_every_command(project: Project, own_config: Path, sockets: Path) -> None:
     own_config.write_text(SHARED.format(sockets) + own_config.read_text())
 
     def master(node: str, word: str) -> int:

@@ -216,9 +216,7 @@ def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Eng
     assert engines.staged("node3") == 0
 
 
-def test_from_here_each_layer_leaves_once_whatever_the_number_of_hosts(
-    engines: Engines, tmp_path: Path
-) -> None:
+def test_each_layer_leaves_here_once(engines: Engines, tmp_path: Path) -> None:
     image = make_images(tmp_path)
     done = engines.push()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -237,9 +235,7 @@ def test_an_image_comes_from_an_engine_of_either_kind(engines: Engines, tmp_path
     assert engines.has(image) == [True, True, True]
 
 
-def test_a_host_without_an_engine_is_named_before_anything_is_sent(
-    cluster: Cluster, engines: Engines
-) -> None:
+def test_a_host_without_an_engine_is_named_first(cluster: Cluster, engines: Engines) -> None:
     without = replace(engines, cluster=cluster)
     done = without.push()
     assert (done.returncode, done.stdout) == (3, "")

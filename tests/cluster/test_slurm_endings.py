@@ -128,9 +128,7 @@ def test_a_job_that_its_admin_queues_again_goes_on(slurm: Slurm) -> None:
 
 
 @pytest.mark.parametrize("special", [(), ("State=SpecialExit",)], ids=["held", "special exit"])
-def test_a_job_that_its_admin_queues_again_and_holds_waits_and_goes_on(
-    slurm: Slurm, special: tuple[str, ...]
-) -> None:
+def test_a_job_that_is_requeued_and_held_goes_on(slurm: Slurm, special: tuple[str, ...]) -> None:
     job, number = begun(slurm, "-N 2 -n 2 --requeue", "wait")
     requeue(slurm, number, "requeuehold", *special)
     wait_until(lambda: state(slurm, job)["state"] == "waiting", lambda: f"{state(slurm, job)} to wait")
@@ -199,9 +197,7 @@ def test_hosts_that_do_not_come_in_time_are_not_waited_for(slurm: Slurm) -> None
     ("words", "reason"),
     [("-N 1 -p short -t 60", "PartitionTimeLimit"), ("-N 3 -p short -t 1", "PartitionNodeLimit")],
 )
-def test_a_limit_that_the_job_can_never_fit_is_an_error_at_once(
-    slurm: Slurm, words: str, reason: str
-) -> None:
+def test_a_limit_that_never_fits_is_an_error_at_once(slurm: Slurm, words: str, reason: str) -> None:
     done = slurm.run("muster", "launch", "--slurm", words, "program.py", "save")
     *_, refusal = done.stderr.splitlines()  # after lines of the progress, if Slurm takes its time
     assert re.fullmatch(rf"--slurm '{words}': Slurm never gives hosts: .* \({reason}\)", refusal), done

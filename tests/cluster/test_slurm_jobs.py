@@ -51,9 +51,7 @@ def test_a_batch_job_waits_runs_and_is_stopped_by_its_id(slurm: Slurm) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("-f",)], ids=["scancel", "scancel -f"])
-def test_scancel_of_a_batch_job_has_a_verdict_and_leaves_nothing(
-    slurm: Slurm, words: tuple[str, ...]
-) -> None:
+def test_scancel_of_a_batch_job_leaves_nothing(slurm: Slurm, words: tuple[str, ...]) -> None:
     job, number = slurm.submit("-N 2 -n 4 -w slurm2,slurm3", "wait")
     slurm.until_printed(job, "begins", 4)
     slurm.run("scancel", *words, number)

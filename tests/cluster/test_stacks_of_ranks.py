@@ -47,9 +47,7 @@ def seen_whole(project: Project, job: str) -> str:
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
-def test_the_stacks_of_a_running_job_can_be_asked_for(
-    project: Project, cluster: Cluster, launcher: str
-) -> None:
+def test_the_stacks_of_a_running_job_can_be_read(project: Project, cluster: Cluster, launcher: str) -> None:
     (project.path / "stuck.py").write_text(PROGRAM)
     with project.start("--launcher", launcher, "--script", "stuck.py") as driver:
         found = re.search(r"job (\S+):", "".join(read_until(driver, "ready", 6)))
@@ -67,9 +65,7 @@ def assert_odd(shown: str) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
-def test_the_odd_rank_of_a_stalled_job_is_named_with_its_stack(
-    project: Project, cluster: Cluster, launcher: str
-) -> None:
+def test_the_odd_rank_of_a_stall_is_named(project: Project, cluster: Cluster, launcher: str) -> None:
     (project.path / "stuck.py").write_text(PROGRAM)
     words = ("--launcher", launcher, "--script", "stuck.py", "--stall-timeout", "8")
     with project.start(*words) as driver:

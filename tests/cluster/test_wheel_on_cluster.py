@@ -73,9 +73,7 @@ def test_every_node_is_healthy(project: Path, env: dict[str, str]) -> None:
 
 # On one host tests/local proves the same under both launchers; here a dozen processes load PyTorch.
 @pytest.mark.soak
-def test_names_of_the_project_are_its_own_on_every_host(
-    installed: Installed, project: Path, tmp_path: Path
-) -> None:
+def test_project_names_are_its_own_on_each_host(installed: Installed, project: Path, tmp_path: Path) -> None:
     words = ("launch", "--start-timeout", "300", "--launcher", "torchrun", "--runs", str(tmp_path))
     own = installed.muster(*words, "train.py", cwd=project)
     assert own.returncode == 0, own.stdout + own.stderr

@@ -21,9 +21,7 @@ print("done", step, flush=True)
 """
 
 
-def test_ranks_of_a_recorded_job_answer_and_the_job_ends_as_it_would_have(
-    project: Project, tmp_path: Path
-) -> None:
+def test_ranks_of_a_recorded_job_answer_and_go_on(project: Project, tmp_path: Path) -> None:
     (project.path / "train.py").write_text(PROGRAM)
     go = tmp_path / "go"
     with project.start("--env", f"GO={go}", "--script", "train.py") as driver:

@@ -34,7 +34,7 @@ def logs_of(folder: Path) -> Mapping[str, bytes]:
 
 
 @pytest.mark.soak
-def test_a_flood_of_lines_does_not_delay_the_verdict_and_the_failed_ranks_log_is_complete(
+def test_a_flood_of_lines_delays_no_verdict_and_costs_no_line_of_the_log(
     flooding: Project,
 ) -> None:
     done = flooding.launch("--max-log=0", "--launcher=mpirun", "--script=flood.py", "--args=4")

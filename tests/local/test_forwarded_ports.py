@@ -12,9 +12,7 @@ from tests.launching import Project
 from tests.waiting import PATIENCE
 
 
-def test_a_port_and_a_socket_of_a_rank_s_host_are_reached_until_the_job_ends(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_port_and_a_socket_of_a_host_are_reached(project: Project, tmp_path: Path) -> None:
     job = started(project, tmp_path)
     port = printed(project, job, "] port ").split()[-1]
     with muster(project, "Ctrl-C", "forward", job, port, "--port", "0") as forward:

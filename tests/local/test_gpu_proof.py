@@ -51,7 +51,7 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
     return folder / "out", done
 
 
-def test_all_parts_run_and_their_failures_are_listed(
+def test_all_parts_run_and_failures_are_listed(
     proof: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     _, done = proof
@@ -74,7 +74,7 @@ def test_a_part_that_times_out_keeps_its_records_and_leaves_no_process(
     assert "part_hangs.py" in (out / "hangs.log").read_text(), "where it hung"
 
 
-def test_the_table_and_the_page_have_every_record(
+def test_the_table_and_page_have_all_records(
     proof: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     out, _ = proof
@@ -135,9 +135,7 @@ def test_an_idle_card_is_described_alike_by_all(card: part_card.Card, tmp_path: 
     assert survey.value == 11, "index used total ecc uuid driver bus persistence mig remap pids"
 
 
-def test_a_field_that_differs_is_named_with_both_values(
-    card: part_card.Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_field_that_differs(card: part_card.Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fake_nvml.ANSWERS, "TotalEccErrors", 3)
     monkeypatch.setitem(fake_nvml.ANSWERS, "MemoryInfo", SimpleNamespace(total=81559 << 20, used=90 << 20))
     recorder = Recorder(tmp_path / "card.jsonl")

@@ -114,9 +114,7 @@ def test_a_job_that_is_over_is_no_success_of_why(project: Project) -> None:
     assert done.stderr == f"no rank of {job} runs on localhost; the job is done\n"
 
 
-def test_a_detached_job_is_asked_for_on_its_own_head(
-    project: Project, tmp_path: Path, launched: tuple[list[str], Path]
-) -> None:
+def test_its_own_head_is_asked(project: Project, tmp_path: Path, launched: tuple[list[str], Path]) -> None:
     job = project.detach(*launched[0])
     wait_until(lambda: project.muster("logs", job).stdout.count("ready") == 2, "the ranks to wait")
     for words, said in {("status", job): ", detached\n", ("stacks", job): "train (train.py:"}.items():
@@ -134,9 +132,7 @@ def test_a_detached_job_is_asked_for_on_its_own_head(
     wait_until_clean(job)
 
 
-def test_a_detached_job_is_stopped_on_its_own_head(
-    project: Project, launched: tuple[list[str], Path]
-) -> None:
+def test_its_own_head_stops_it(project: Project, launched: tuple[list[str], Path]) -> None:
     job = project.detach(*launched[0])
     stopped = project.muster("stop", job)
     assert (stopped.returncode, stopped.stderr) == (0, "")

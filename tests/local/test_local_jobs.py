@@ -193,9 +193,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("notice", [signal.SIGUSR1, pytest.param(signal.SIGUSR2, marks=pytest.mark.soak)])
-def test_a_notice_reaches_every_rank_and_the_job_does_not_start_again(
-    project: Project, notice: signal.Signals
-) -> None:
+def test_a_notice_reaches_every_rank_without_a_restart(project: Project, notice: signal.Signals) -> None:
     (project.path / "saves.py").write_text(SAVES)
     with project.start("--script", "saves.py", "--max-restarts", "3") as process:
         assert process.stdout is not None

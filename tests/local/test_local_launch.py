@@ -33,9 +33,7 @@ def quoted(words: list[str]) -> str:
 
 
 @both
-def test_every_rank_runs_where_it_was_planned_and_gets_words_and_values_unchanged(
-    project: Project, launcher: str
-) -> None:
+def test_every_rank_runs_where_planned_with_words_unchanged(project: Project, launcher: str) -> None:
     greeting = 'it\'s $HOME; "x"\n`id` * \\'
     words = (f"--args={quoted(NASTY)}", "--env", f"GREETING={greeting}")
     done = project.launch("--launcher", launcher, "--script", "program.py", *words)
@@ -110,9 +108,7 @@ def test_an_exception_ends_a_job_whose_other_ranks_wait_in_mpi(project: Project)
 
 
 @mostly_mpirun
-def test_ranks_read_an_empty_input_and_data_on_that_of_the_launch_is_noted_once(
-    project: Project, launcher: str
-) -> None:
+def test_ranks_read_an_empty_input(project: Project, launcher: str) -> None:
     (project.path / "reader.py").write_text("import sys\nprint('read', len(sys.stdin.buffer.read()))\n")
     done = subprocess.run(
         [str(MUSTER), "launch", "--launcher", launcher, "--script", "reader.py"],
@@ -139,7 +135,7 @@ mpi.MPI_Barrier(ctypes.byref(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world")))
 """
 
 
-def test_an_exception_ends_a_job_whose_other_ranks_wait_in_an_mpi_that_is_not_mpi4pys(
+def test_an_exception_ends_a_job_whose_others_wait_in_another_mpi(
     project: Project,
 ) -> None:
     (project.path / "mpi.py").write_text(PLAIN_MPI)
@@ -164,9 +160,7 @@ def test_ranks_that_are_alone_to_mpi_under_torchrun_have_failed(project: Project
     ("number", "status"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak), (signal.SIGKILL, -9)],
 )
-def test_stopping_the_driver_leaves_nothing(
-    project: Project, launcher: str, number: signal.Signals, status: int
-) -> None:
+def test_a_stop_leaves_nothing(project: Project, launcher: str, number: signal.Signals, status: int) -> None:
     with project.start("--launcher", launcher, "--script", "program.py", "--args=wait") as process:
         assert process.stdout is not None
         job = read_until(process, "waiting", 2)[0].split()[1].rstrip(":")
@@ -341,9 +335,7 @@ time.sleep(300)
 
 
 @mostly_mpirun
-def test_an_exception_that_a_live_thread_hides_is_said_while_the_thread_works(
-    project: Project, launcher: str
-) -> None:
+def test_an_exception_is_said_while_a_thread_lives(project: Project, launcher: str) -> None:
     (project.path / "lives.py").write_text(LIVES_ON)
     with project.start("--launcher", launcher, "--script", "lives.py") as process:
         said = "rank 1 (localhost): ValueError: boom; its process is kept alive by thread 'writer'"

@@ -79,9 +79,7 @@ def run(project: Project, generation: str, *args: str, **spec: Any) -> tuple[Lau
 
 
 @generations
-def test_ranks_fill_the_hosts_but_the_last_and_their_logs_lie_in_the_same_places(
-    project: Project, generation: str
-) -> None:
+def test_ranks_fill_hosts_in_order_and_logs_have_one_place(project: Project, generation: str) -> None:
     result, folder = run(project, generation, "a b", "$HOME", "it's", np=3)
     assert result.failure is None, result.failure
     assert f"Open MPI {generation}." in result.plan.title
@@ -103,9 +101,7 @@ def test_ranks_fill_the_hosts_but_the_last_and_their_logs_lie_in_the_same_places
         pytest.param("kill", 137, marks=pytest.mark.soak),
     ],
 )
-def test_the_first_failing_rank_and_its_host_are_named(
-    project: Project, generation: str, deed: str, status: int
-) -> None:
+def test_the_first_failing_rank_is_named(project: Project, generation: str, deed: str, status: int) -> None:
     result, folder = run(project, generation, deed, "3")
     assert result.exit_status == status
     assert "FAILED  rank 3 on beta" in verdict(result, folder)
@@ -187,9 +183,7 @@ class SignalToAll:
 
 
 @generations
-def test_a_signal_for_all_processes_reaches_the_ranks_and_ends_no_daemon(
-    project: Project, generation: str
-) -> None:
+def test_a_signal_for_all_reaches_ranks_and_ends_no_daemon(project: Project, generation: str) -> None:
     (project.path / "program.py").write_text(NOTICES)
     watcher = SignalToAll(4)
     result, folder = run(project, generation, watch=watcher)

@@ -128,9 +128,7 @@ def start(project: Project, seen: Path, *words: str, ranks: int = 2) -> Any:
 @pytest.mark.parametrize(
     ("ranks", "words"), [(2, ("--script", "looks.py", "--args=a b")), (1, ("--module", "looks"))]
 )
-def test_a_rank_of_a_restart_is_as_python_would_start_it(
-    ranks: int, words: tuple[str, ...], project: Project, tmp_path: Path
-) -> None:
+def test_it_starts_as_by_python(ranks: int, words: tuple[str, ...], project: Project, tmp_path: Path) -> None:
     with start(project, tmp_path, *words, ranks=ranks) as driver:
         wait_until(lambda: preloaded(project), "the imports to be ready")
         pid = waiting_for(tmp_path)
@@ -204,9 +202,7 @@ def arguments(pid: int) -> str:
 
 
 @pytest.mark.parametrize("restarts", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_torchruns_of_restarts_have_done_their_imports(
-    project: Project, tmp_path: Path, restarts: int
-) -> None:
+def test_torchruns_of_restarts_have_imported(project: Project, tmp_path: Path, restarts: int) -> None:
     (project.path / "waits.py").write_text(WAITS)
     words = ("--np", "2", "--env", f"SEEN={tmp_path}", "--max-restarts", str(restarts), "--preload")
     seen: list[int] = []

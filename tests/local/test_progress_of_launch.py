@@ -75,9 +75,7 @@ def test_a_pipe_gets_a_line_every_few_seconds_until_ranks_print(project: Project
 
 
 @pytest.mark.timed
-def test_a_terminal_shows_the_stages_in_one_line_of_which_nothing_stays(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_terminal_shows_the_stages_in_one_passing_line(project: Project, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     process = launch(project, tmp_path / "go", output=theirs, errors=theirs)
     os.close(theirs)

@@ -154,9 +154,7 @@ def test_the_commands_of_the_pages_on_hosts_run_here(capsys: pytest.CaptureFixtu
         assert "Traceback" not in said.err, command
 
 
-def test_the_launches_of_these_pages_can_be_planned(
-    here: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_launches_of_pages_can_be_planned(here: Project, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("train.py", "requirements.txt", "notify.sh"):
         (here.path / name).write_text("")
     for command in LAUNCHES_ON_PAGES:

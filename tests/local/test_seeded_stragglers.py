@@ -40,9 +40,7 @@ def test_the_verdict_and_the_page_of_a_recorded_run_name_the_rank_that_is_late(p
 
 @pytest.mark.soak
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
-def test_each_seeded_straggler_is_named_thirty_steps_after_it_becomes_slow(
-    project: Project, backend: str
-) -> None:
+def test_each_straggler_is_named_thirty_steps_later(project: Project, backend: str) -> None:
     """Where it is rank 1, the line of the program is its likely cause.
 
     Every second one under each backend: what names them knows of no backend.

@@ -49,9 +49,7 @@ def seen(project: Project, attempt: int, *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("detach", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_a_job_is_seen_through_a_restart_and_leaves_its_samples(
-    project: Project, tmp_path: Path, *, detach: bool
-) -> None:
+def test_a_job_is_seen_through_a_restart(project: Project, tmp_path: Path, *, detach: bool) -> None:
     (project.path / "steps.py").write_text(PROGRAM)
     words = ("--script", "steps.py", f"--args='{tmp_path}'", "--max-restarts", "1")
     if detach:

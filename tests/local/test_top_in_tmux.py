@@ -84,9 +84,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
         opened.close()
 
 
-def test_hosts_and_ranks_are_drawn_keys_are_heard_and_the_terminal_is_left_as_it_was(
-    terminal: Terminal, tmp_path: Path
-) -> None:
+def test_it_draws_hears_keys_and_restores_the_terminal(terminal: Terminal, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "runs", fails=True)
     (folder / SAMPLES).unlink()
     samples = SampleFile(str(folder / SAMPLES), 2)
@@ -145,9 +143,7 @@ def test_a_running_job_fills_each_size_of_the_terminal(terminal: Terminal, tmp_p
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "the terminal is closed"])
-def test_it_ends_when_it_is_told_to_and_when_its_terminal_is_gone(
-    terminal: Terminal, tmp_path: Path, how: str
-) -> None:
+def test_it_ends_when_told_and_with_its_terminal(terminal: Terminal, tmp_path: Path, how: str) -> None:
     write_run(tmp_path / "runs", fails=True)
     terminal.type(f"echo $$ >pid; exec muster top {JOB}", "Enter")
     terminal.wait_for("q quit")

@@ -185,9 +185,7 @@ def test_without_ansible_setup_says_how_to_get_it(installed: Installed, place: P
 
 
 @pytest.mark.parametrize(("program", "launcher"), [("muster", "torchrun"), ("fab", "mpirun")])
-def test_names_of_the_project_are_its_own(
-    installed: Installed, place: Path, program: str, launcher: str
-) -> None:
+def test_project_names_are_its_own(installed: Installed, place: Path, program: str, launcher: str) -> None:
     make_hostile(place)
     assert installed.muster("init", cwd=place).returncode == 0
     done = installed.run(program, "launch", "--launcher", launcher, "train.py", cwd=place)
@@ -208,9 +206,7 @@ def no_program_of_the_checkout(installed: Installed) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("program", ["muster", "fab"])
-def test_a_folder_docker_of_the_project_is_not_the_docker_sdk(
-    installed: Installed, place: Path, program: str
-) -> None:
+def test_a_project_folder_is_not_the_docker_sdk(installed: Installed, place: Path, program: str) -> None:
     make_hostile(place)
     assert installed.muster("init", cwd=place).returncode == 0
     done = installed.run(program, "image", "check", "muster:nowhere", cwd=place)

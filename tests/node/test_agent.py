@@ -231,9 +231,7 @@ def test_what_a_command_prints_comes_with_its_status(host: Host) -> None:
     assert [report.code for report in reports if isinstance(report, CommandEnd)] == [7]
 
 
-def test_the_environment_of_other_launchers_does_not_leak_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_environment_of_launchers_leaks_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMPI_COMM_WORLD_RANK", "RANK", "SLURM_JOB_ID", "SSH_CONNECTION", "TORCHELASTIC_RUN_ID"):
         monkeypatch.setenv(name, "leaked")
     host = Host(tmp_path / "jobs" / "job")
@@ -295,7 +293,7 @@ def test_an_agent_that_cannot_start_says_why(tmp_path: Path) -> None:
         channel.ask(FACTS)
 
 
-def test_an_agent_without_a_home_in_its_environment_gives_its_commands_one(
+def test_an_agent_without_a_home_gives_its_commands_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Open MPI does not start without it."""

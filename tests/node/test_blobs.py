@@ -79,9 +79,7 @@ def test_a_file_passes_through_a_host_that_is_still_getting_it(host: Make) -> No
     assert told[-1] == len(CONTENT)
 
 
-def test_a_transfer_goes_on_where_it_stopped_and_from_another_host(
-    host: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transfer_goes_on_also_from_another_host(host: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     (some, dead), (whole, alive), (here, _) = host("a"), host("b"), host("c")
     # What read() gives where no further byte comes for a while; here at once.
     monkeypatch.setattr(some, "read", lambda digest, offset, size: iter([CONTENT[offset:1000]]))
@@ -142,9 +140,7 @@ def test_a_file_that_was_damaged_since_an_earlier_push_comes_again(host: Make, k
     assert here.path(DIGEST).read_bytes() == CONTENT
 
 
-def test_a_source_that_sends_a_byte_now_and_then_is_left_for_another(
-    host: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_drips_is_left_for_another(host: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def trickle(digest: str, offset: int, size: int) -> Iterator[bytes]:
         while not over.wait(0.05):
             yield b"\0"

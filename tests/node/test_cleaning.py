@@ -168,9 +168,7 @@ def test_what_a_program_wrote_stays_without_code_and_logs_until_it_is_given_up(t
     ("name", "target"),
     [("out/.cache/run1/model.pt", ""), ("code/last.pt", "epoch1.pt"), ("out/last", "best")],
 )
-def test_caches_in_the_folder_for_results_and_links_in_the_job_stay(
-    name: str, target: str, tmp_path: Path
-) -> None:
+def test_caches_in_results_and_links_in_the_job_stay(name: str, target: str, tmp_path: Path) -> None:
     folder = make_job(tmp_path, "old", b"code")
     path = folder / name
     path.parent.mkdir(parents=True)
@@ -186,9 +184,7 @@ def test_caches_in_the_folder_for_results_and_links_in_the_job_stay(
     assert path.is_symlink() or path.exists()
 
 
-def test_a_host_that_is_done_may_remove_what_another_moves_a_job_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_removes_what_another_moves_a_job_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_job(tmp_path, "old", b"code")
     rename = Path.rename
 
@@ -224,9 +220,7 @@ signal.pause()
 """
 
 
-def test_the_folder_of_a_detached_job_stays_while_its_driver_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_detached_jobs_folder_stays_at_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it makes the run, the driver may connect, install packages or fetch an image for long."""
     monkeypatch.setattr("muster.deploy.features.detach.on_host.START", DRIVER)
     reports, name = SimpleQueue[Frame](), "20261120-120000-abcd"

@@ -111,9 +111,7 @@ def undisturbed(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("version", dict.fromkeys(PYTHONS))
-def test_an_expression_has_the_names_of_the_innermost_function_and_of_its_callers(
-    tmp_path: Path, version: str
-) -> None:
+def test_an_expression_has_the_names_of_the_function_and_its_callers(tmp_path: Path, version: str) -> None:
     if not (found := interpreter(version)):
         pytest.skip(f"no Python {version} here")
     with running(tmp_path, python=found) as rank:
@@ -141,9 +139,7 @@ def test_an_expression_has_the_names_of_the_innermost_function_and_of_its_caller
         ("[0 for _ in iter(int, 1)]", "it took longer than 0.5 s and was interrupted"),
     ],
 )
-def test_an_expression_that_fails_is_an_answer_and_the_program_goes_on(
-    rank: Running, tmp_path: Path, expression: str, error: str
-) -> None:
+def test_an_expression_may_fail(rank: Running, tmp_path: Path, expression: str, error: str) -> None:
     seconds = 0.5 if "0.5 s" in error else 60.0
     assert rank.eval(expression, seconds)["1"]["error"].startswith(error)
     at_it = "sum(one.name == 'muster-eval' for one in __import__('threading').enumerate())"
@@ -158,9 +154,7 @@ WAITS = "; the value of a tensor on a GPU waits for the GPU's work so far, its s
 
 
 @pytest.mark.parametrize(("before", "note"), [("None", ""), (" ".join(USES_GPU.split()), WAITS)])
-def test_a_function_of_c_that_cannot_be_interrupted_is_told(
-    rank: Running, tmp_path: Path, before: str, note: str
-) -> None:
+def test_an_uninterruptible_c_function_is_told(rank: Running, tmp_path: Path, before: str, note: str) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert rank.eval(before)["1"]["value"] == "None"
     assert rank.eval(f"open({str(tmp_path / 'fifo')!r}).read()", 2)["1"]["error"] == f"{IN_C}{note}"
@@ -258,7 +252,7 @@ def test_a_process_of_another_user_reaches_no_console(rank: Running) -> None:
     os.close(folder)
 
 
-def test_the_program_sees_no_further_thread_and_a_later_python_of_the_rank_has_the_console(
+def test_no_further_thread_is_seen_and_a_later_python_has_the_console(
     tmp_path: Path,
 ) -> None:
     again = "import os, sys, threading\nassert threading.active_count() == 1\n"
@@ -276,7 +270,7 @@ def test_a_job_without_a_record_has_no_console(tmp_path: Path) -> None:
     assert agent.do_console_eval(asked, b"") == {"recorded": False, "ranks": {}}
 
 
-def test_a_program_that_forks_is_not_warned_of_the_waiting_thread_and_its_child_is_no_rank(
+def test_a_fork_is_not_warned_of_and_its_child_is_no_rank(
     tmp_path: Path,
 ) -> None:
     child = (

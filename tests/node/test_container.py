@@ -110,9 +110,7 @@ def test_an_engine_that_does_not_answer_is_quoted(tmp_path: Path, monkeypatch: p
         look(tmp_path / "home", engine="docker")
 
 
-def test_an_image_without_python_is_refused(
-    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_needs_python(engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_PATH", "/nowhere")
     with pytest.raises(OSError, match=r"there is no python3 or python on its PATH \(/nowhere\)"):
         look(tmp_path / "home")

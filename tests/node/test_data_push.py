@@ -70,9 +70,7 @@ def push(
         return DataTransfer(cluster, wanted, silent, errors).push(content)
 
 
-def test_every_host_has_the_folder_one_copy_left_this_machine_and_nothing_is_sent_again(
-    hosts: HostsHere, folder: Path
-) -> None:
+def test_every_host_has_the_folder_and_one_copy_left_here(hosts: HostsHere, folder: Path) -> None:
     pushed = push(hosts, str(folder))
     assert [outcome.error for outcome in pushed.hosts.values()] == ["", "", ""]
     distinct = 2 * CHUNK + 1000 + CHUNK + sum(len(f"file {one}\n") for one in range(300)) + 10 + 3
@@ -171,9 +169,7 @@ def test_hosts_with_one_home_are_one(hosts: HostsHere, folder: Path) -> None:
     assert not pushed.failed
 
 
-def test_hosts_that_are_down_frozen_or_full_do_not_keep_the_set_from_the_others(
-    hosts: HostsHere, folder: Path
-) -> None:
+def test_hosts_that_are_down_frozen_or_full_keep_no_other_from_it(hosts: HostsHere, folder: Path) -> None:
     hosts.hosts = hostfile.parse("node[1-4]")
     hosts.wrap = lambda host, pipe: pipe if host != "node2" else _refuse()
     # Its disk has room for nothing.
@@ -208,9 +204,7 @@ def test_a_source_that_changes_meanwhile_is_refused(hosts: HostsHere, folder: Pa
     assert not (hosts.data("node1") / "digits").exists()
 
 
-def test_a_push_sweeps_what_old_ones_left_and_a_set_is_removed_but_not_while_a_job_runs(
-    hosts: HostsHere, folder: Path
-) -> None:
+def test_a_push_sweeps_old_rests_and_a_set_in_use_stays(hosts: HostsHere, folder: Path) -> None:
     drafts = hosts.data("node1") / ".drafts"
     left = [drafts / "old@1", drafts / "digits@1"]
     for path in left:

@@ -112,9 +112,7 @@ def begin() -> Iterator[Callable[..., Started]]:
 
 
 @pytest.mark.parametrize("program", [SAVES, WAITS], ids=["handler", "sigwait"])
-def test_a_program_that_handles_sigterm_gets_the_time_to_save(
-    begin: Callable[..., Started], tmp_path: Path, program: str
-) -> None:
+def test_a_sigterm_handler_may_save(begin: Callable[..., Started], tmp_path: Path, program: str) -> None:
     rank = begin(sys.executable, "-c", program.format(until=f"{tmp_path}/go"))
     ending = rank.ending(grace=60)
     wait_until(lambda: ending.go_on(0.1) or bool(ending.saving), "the handler is seen")
@@ -125,9 +123,7 @@ def test_a_program_that_handles_sigterm_gets_the_time_to_save(
     assert (rank.output.read(), ending.ended) == ("saved\n", [])
 
 
-def test_a_save_that_a_handler_leaves_to_another_process_gets_the_time(
-    begin: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_a_save_in_another_process_gets_the_time(begin: Callable[..., Started], tmp_path: Path) -> None:
     rank = begin(sys.executable, "-c", HANDS_ON.format(until=f"{tmp_path}/go"))
     adopted: list[int] = []
     ending = Ending(lambda: [*trees([rank.process.pid]), *trees(adopted)], rank.ranks, 60.0)
@@ -168,9 +164,7 @@ def test_children_of_a_program_that_saves_are_left_to_it(begin: Callable[..., St
     assert rank.output.read() == "worker None copied 0\n"
 
 
-def test_the_command_of_a_shell_with_a_trap_gets_the_signal_too(
-    begin: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_a_command_below_a_trap_gets_the_signal_too(begin: Callable[..., Started], tmp_path: Path) -> None:
     (tmp_path / "saves.py").write_text(SAVES.format(until="/"))
     script = f"trap 'echo trapped' TERM; {sys.executable} {tmp_path}/saves.py; true"
     rank = begin("bash", "-c", script)

@@ -75,9 +75,7 @@ def make(home: Path, tmp_path: Path, **changes: Any) -> dict[str, Any]:
     return build.make(home, request(wheels=wheels, **changes), "greeting==1.0\n")
 
 
-def test_an_environment_is_made_from_wheels_that_were_brought(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_is_made_from_brought_wheels(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[list[str]] = []
     monkeypatch.setattr(
         build, "sync_file_system", lambda folder: synced.append([path.name for path in folder.iterdir()])
@@ -135,9 +133,7 @@ def _pylock_of_folder(source: Path) -> str:
     )
 
 
-def test_two_launches_that_make_the_same_environment_make_it_once(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_ones_are_made_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     really = build._run
 

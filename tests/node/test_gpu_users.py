@@ -31,9 +31,7 @@ def full(*pids: int) -> str:
     return f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. {others}\n"
 
 
-def test_each_process_that_lives_is_named_with_its_rank_user_and_program(
-    wrapper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_live_user_is_named(wrapper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "INITIAL", Path("/proc/self/ns/pid").stat().st_ino)
     children = Path(f"/proc/{wrapper.pid}/task/{wrapper.pid}/children")
     program = int(wait_until(lambda: children.read_text().split(), "the program")[0])

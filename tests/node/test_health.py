@@ -166,9 +166,7 @@ def test_one_machine_has_one_name_for_all_logins_and_a_network_of_its_own_anothe
         ("exit 3", None, "it ended with 3: no message"),
     ],
 )
-def test_an_mpirun_that_fails_is_not_called_somebody_elses(
-    tmp_path: Path, does: str, version: str | None, failed: str | None
-) -> None:
+def test_a_failing_own_mpirun(tmp_path: Path, does: str, version: str | None, failed: str | None) -> None:
     (tmp_path / "mpirun").write_text(f"#!/bin/sh\n{does}\n")
     (tmp_path / "mpirun").chmod(0o755)
     found, error = mpirun_version(str(tmp_path / "mpirun"))

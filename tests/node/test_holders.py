@@ -22,9 +22,7 @@ LOCKS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_a_process_that_waits_for_the_lock_of_a_file_shows_the_file_and_who_has_it(
-    tmp_path: Path, lock: str
-) -> None:
+def test_a_wait_for_a_file_lock_shows_the_file_and_its_holder(tmp_path: Path, lock: str) -> None:
     path = tmp_path / "index.lock"
     with path.open("w") as file:
         LOCKS[lock](file, fcntl.LOCK_EX)

@@ -188,9 +188,7 @@ def test_a_claim_whose_file_is_removed_is_made_again(take: Take, tmp_path: Path)
     assert numbers(take("b", 5)) == [3, 4, 5, 6, 7]
 
 
-def test_an_agent_looks_after_the_file_of_its_claim(
-    take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_keeps_its_claim_file(take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "KEEP_SECONDS", 0.01)
     take("a", 3)
     (path,) = tmp_path.glob("muster-claim-*")
@@ -199,9 +197,7 @@ def test_an_agent_looks_after_the_file_of_its_claim(
     assert numbers(take("b", 5)) == [3, 4, 5, 6, 7]
 
 
-def test_of_two_agents_that_claim_a_gpu_at_once_none_gets_it(
-    take: Take, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_agents_that_claim_at_once_none_gets_it(take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one claims between the look of the first one and its claim."""
     publish, second = claims.OwnClaim.publish, leases.Leases()
 
@@ -217,9 +213,7 @@ def test_of_two_agents_that_claim_a_gpu_at_once_none_gets_it(
     second.close()
 
 
-def test_a_folder_that_is_not_roots_is_not_the_folder_of_setup(
-    host: list[Device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_root_has_a_folder(host: list[Device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tmp_path / "setup"
     made.mkdir()
     monkeypatch.setattr(claims, "SETUP", str(made))
@@ -229,9 +223,7 @@ def test_a_folder_that_is_not_roots_is_not_the_folder_of_setup(
         assert claims.folder() == str(made)
 
 
-def test_a_job_that_leased_before_setup_keeps_its_gpus(
-    take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_older_lease_is_kept(take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Setup then makes the folder for leases, and the job holds its locks in the other one."""
     assert numbers(take("before", 2)) == [0, 1]
     (tmp_path / "setup").mkdir()

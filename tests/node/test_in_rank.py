@@ -127,9 +127,7 @@ ctypes.CDLL(None).on_exit(ctypes.CDLL(None).abort, None)
 
 
 @pytest.mark.parametrize(("deed", "status"), FAILING.items(), ids=FAILING.keys())
-def test_a_failing_rank_of_another_mpi_program_does_not_wait_for_the_others(
-    folder: Path, deed: str, status: int
-) -> None:
+def test_a_failing_rank_of_another_mpi_awaits_no_other(folder: Path, deed: str, status: int) -> None:
     ended, _, said = run(folder, PLAIN_MPI + AT_EXIT + deed, options=("-m", "mpi4py"))
     assert ended == (status or -signal.SIGABRT), said
     assert ("ValueError: boom" in said) is ("boom" in deed)
@@ -200,9 +198,7 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize(("text", "why"), IMPORTS.items())
-def test_imports_are_kept_ready_only_if_ranks_can_be_forked_from_them(
-    folder: Path, text: str, why: str
-) -> None:
+def test_imports_are_kept_only_if_ranks_can_be_forked(folder: Path, text: str, why: str) -> None:
     for name, program in rank_programs(Path(preload.__file__).parent).items():
         (folder / "in_rank" / name).write_text(program)
     packages = folder / "site-packages"

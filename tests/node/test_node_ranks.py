@@ -38,9 +38,7 @@ def test_a_kill_by_the_kernel_explains_one_end(monkeypatch: pytest.MonkeyPatch, 
     assert ranks.other_kills() == {"kills": 0, "limit": 256 << 20}
 
 
-def test_kills_below_ranks_are_counted_also_when_their_group_is_gone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_kills_below_ranks_are_counted_afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """For example a worker of a data loader; the group of a container goes with it."""
     group = tmp_path / "group"
     group.mkdir()
@@ -81,9 +79,7 @@ def test_the_counter_of_this_machine_can_be_read() -> None:
     assert ranks_here.OomKills().count() == counts[0]
 
 
-def test_the_counter_of_the_own_group_counts_before_that_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_own_groups_counter_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cgroups, "ROOT", f"{tmp_path}")
     own, *_ = cgroups.group_files("memory", "memory.events", "memory.oom_control")
     Path(own).parent.mkdir(parents=True)

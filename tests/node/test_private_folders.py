@@ -33,9 +33,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tmp"
 
 
-def test_the_folder_of_a_killed_agent_is_removed_and_that_of_a_living_one_stays(
-    place: Path, tmp_path: Path
-) -> None:
+def test_a_killed_agents_folder_goes_and_a_living_ones_stays(place: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").touch()

@@ -119,9 +119,7 @@ ALIVE = {
 
 
 @pytest.mark.parametrize(("program", "alive"), ALIVE.values(), ids=ALIVE.keys())
-def test_an_exception_is_reported_at_once_and_ends_the_rank_though_something_lives(
-    rank: Rank, program: str, alive: str
-) -> None:
+def test_an_exception_is_reported_at_once_and_ends_the_rank(rank: Rank, program: str, alive: str) -> None:
     ended = rank.run(program)
     assert ended.status == 1
     first, last = ended.reports
@@ -164,9 +162,7 @@ HOOKS = {
 
 
 @pytest.mark.parametrize(("hook", "status"), HOOKS.values(), ids=HOOKS.keys())
-def test_the_programs_own_hook_is_called_and_the_exception_is_reported(
-    rank: Rank, hook: str, status: int
-) -> None:
+def test_the_programs_own_hook_is_called_too(rank: Rank, hook: str, status: int) -> None:
     ended = rank.run(STUCK + hook + "raise ValueError('boom')")
     assert ended.status == status
     assert ended.said.count("own hook boom") == 1
@@ -197,9 +193,7 @@ def test_a_program_that_is_interrupted_is_reported_as_such(rank: Rank) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise SystemExit('no')"])
-def test_a_program_that_ends_without_an_exception_is_reported_and_its_threads_end(
-    rank: Rank, end: str
-) -> None:
+def test_a_program_that_just_ends_is_reported_and_its_threads_end(rank: Rank, end: str) -> None:
     """Python keeps the status of SystemExit to itself until the process ends."""
     until = "\n  while not os.path.exists('reported'): time.sleep(0.01)"
     ended = rank.run("import os" + STUCK.replace(" time.sleep(600)", until) + end)
@@ -230,9 +224,7 @@ UNREPORTED = {
 
 
 @pytest.mark.parametrize(("program", "status", "said"), UNREPORTED.values(), ids=UNREPORTED.keys())
-def test_what_does_not_end_the_program_is_in_its_output_alone(
-    rank: Rank, program: str, status: int, said: str
-) -> None:
+def test_what_goes_on_is_in_its_output_alone(rank: Rank, program: str, status: int, said: str) -> None:
     ended = rank.run("import atexit, multiprocessing, os, sys, threading\n" + program)
     assert (ended.status, ended.reports) == (status, [])
     assert said in ended.said

@@ -122,9 +122,7 @@ def test_what_was_changed_meanwhile_is_noticed_and_sent_anew(hosts: HostsHere, f
 
 
 @pytest.mark.parametrize("planted", ["link", "second name", "writable by others"])
-def test_a_part_that_another_user_may_write_to_is_not_used(
-    hosts: HostsHere, file: Path, tmp_path: Path, planted: str
-) -> None:
+def test_a_writable_part_is_not_used(hosts: HostsHere, file: Path, tmp_path: Path, planted: str) -> None:
     interrupted(hosts, file, 2 * KEPT_FROM + 4 * CHUNK_BYTES)
     kept = {host: parts(hosts, host) for host in ("node1", "node2")}
     part, other = next(found[0] for found in kept.values() if found), tmp_path / "other"

@@ -43,9 +43,7 @@ def test_the_reason_of_a_py_spy_that_failed_is_told(tmp_path: Path, program: str
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_py_spy_that_was_damaged_is_never_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_damaged_py_spy_never_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(shutil, "which", lambda *words, **more: None)  # this host has none of its own
     stacks = RankEvidence(tmp_path)
     store = Store(Path(MusterPaths(str(tmp_path)).store))

@@ -106,9 +106,7 @@ def patient_for(seconds: float, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(("lines", "code"), [(70_000, 0), (1, 3)])
-def test_a_disk_that_does_not_answer_keeps_no_line_and_no_end_from_the_driver(
-    agent: Agent, lines: int, code: int
-) -> None:
+def test_a_silent_disk_keeps_no_line_from_the_driver(agent: Agent, lines: int, code: int) -> None:
     log = agent.folder / "logs" / "rank-0000@node1.out"
     os.mkfifo(log)  # whoever opens it for writing waits, as for such a disk
     deed = f"import sys; [print('y' * 99) for _ in range({lines})]; sys.exit({code})"

@@ -58,9 +58,7 @@ def next_draws(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1"])
-def test_the_port_is_free_for_rank_0_and_reserved_against_other_launches(
-    monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
+def test_the_port_is_free_and_reserved(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     own = ReservedPort("secret")
     caller = socket.create_connection(("127.0.0.1", own.port))  # does not close, so the port lingers
     assert caller.recv(6) == b"secret"

@@ -55,7 +55,7 @@ def test_its_gpus_are_those_of_the_processes_below_its_ranks(
     assert job["gpus"] == [1]
 
 
-def test_facts_do_not_wait_for_a_process_whose_command_line_cannot_be_read(
+def test_facts_await_no_unreadable_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     released = threading.Event()

@@ -30,9 +30,7 @@ DISKS = {
 
 
 @pytest.mark.parametrize(("path", "disk"), DISKS.items())
-def test_the_disk_of_a_path_is_named_by_its_mount_point_type_and_device(
-    tmp_path: Path, path: str, disk: str
-) -> None:
+def test_a_disk_is_named_by_mount_point_type_and_device(tmp_path: Path, path: str, disk: str) -> None:
     (tmp_path / "mountinfo").write_text(TABLE)
     assert disks.disk_of(path, str(tmp_path / "mountinfo")) == disk
 
@@ -41,9 +39,7 @@ def test_where_no_table_can_be_read_the_path_stands_for_its_disk() -> None:
     assert disks.disk_of("/home/ml", "/nonexistent") == "/home/ml"
 
 
-def test_a_disk_that_answers_is_silent_no_more_and_nothing_stays_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_answers_is_silent_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disks, "PROBE_SECONDS", 0.2)
     probe, fifo = disks.Probe(str(tmp_path)), tmp_path / f".probe-{os.getpid()}"
     assert probe.silent_disk() == ""
@@ -96,7 +92,7 @@ class Conversation:
         assert not self.thread.is_alive()
 
 
-def test_a_request_that_waits_for_a_disk_is_answered_and_so_are_those_after_it(
+def test_a_request_for_a_disk_is_answered_and_so_are_later_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     talk = Conversation(monkeypatch, "the disk /home (nfs4 files:/home) does not answer")

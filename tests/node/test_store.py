@@ -124,9 +124,7 @@ def make_job(jobs: Path, name: str) -> Path:
     return folder
 
 
-def test_a_sweep_takes_copies_of_code_and_nothing_that_a_job_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_takes_copies_of_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "OLD_JOBS_KEPT", 1)
     old, new = make_job(tmp_path, "20260101"), make_job(tmp_path, "20260102")
     sweep_old_jobs(tmp_path)
@@ -134,9 +132,7 @@ def test_a_sweep_takes_copies_of_code_and_nothing_that_a_job_made(
     assert len(list((new / "code").iterdir())) == 3
 
 
-def test_a_sweep_takes_a_link_but_not_what_the_job_has_put_in_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_takes_a_link_but_no_file_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is gone keeps none of the others."""
     monkeypatch.setattr(store, "OLD_JOBS_KEPT", 0)
     code = make_job(tmp_path, "20260101") / "code"
@@ -150,9 +146,7 @@ def test_a_sweep_takes_a_link_but_not_what_the_job_has_put_in_its_place(
     assert sorted(path.name for path in code.iterdir()) == ["edited.py", "latest.pt", "model.pt", "other"]
 
 
-def test_a_sweep_removes_nothing_behind_a_link_that_a_job_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_follows_no_link_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "OLD_JOBS_KEPT", 0)
     own = tmp_path / "own"
     jobs = tmp_path / "jobs"
@@ -186,9 +180,7 @@ def test_a_restart_keeps_the_files_that_its_program_has_changed(tmp_path: Path) 
     assert not (own / "linked.py").exists()
 
 
-def test_a_sweep_leaves_a_job_alone_that_a_agent_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_leaves_a_held_job_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "OLD_JOBS_KEPT", 0)
     running = make_job(tmp_path, "20260101")
     with (running / "lock.node1").open() as lock:

@@ -156,9 +156,7 @@ def reaches(address: str, port: int) -> bool:
     return False
 
 
-def test_the_port_is_open_at_the_chosen_address_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_port_is_open_at_one_address_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setattr(peers, "PORTS", range(port, port + 1))

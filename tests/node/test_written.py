@@ -109,9 +109,7 @@ def test_a_full_disk_hides_no_files(job: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("limit", "value"), [("MOST_FILES", 2), ("MOST_ENTRIES", 3), ("MOST_DEPTH", 1), ("MOST_SECONDS", 0.0)]
 )
-def test_a_search_ends_at_its_limits_and_says_so(
-    limit: str, value: float, job: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_has_limits(limit: str, value: float, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b", "c/d/e/f"):
         write(job / "out" / name)
     monkeypatch.setattr(written, limit, value)

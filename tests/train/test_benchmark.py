@@ -34,9 +34,7 @@ def test_two_ranks_are_measured_alone_and_together(launch: Launch) -> None:
     assert (job.verdict["ranks"], job.verdict["batch_per_device"]) == ("2", "2")
 
 
-def test_the_rate_is_images_of_all_ranks_by_the_seconds_of_the_mean_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rate_is_that_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step takes 0.1 s on the first rank's clock and 0.3 s on the second's."""
     config = BenchmarkConfig(arch="mlp", batch_size=2, warm_up=1, iterations=3, batches=5)
 

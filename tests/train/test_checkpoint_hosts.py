@@ -68,9 +68,7 @@ def test_a_host_that_lacks_the_newest_gets_it(tmp_path: Path) -> None:
     assert files.verify(files.path_of(behind, 3)) == files.verify(files.path_of(ahead, 3))
 
 
-def test_the_newest_may_be_on_any_host_and_goes_to_new_hosts_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_goes_in_pieces_to_new_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread, "PIECE", 1000)  # a handful, the last one short
     _have(tmp_path / "host1", 7)
     assert _restart(tmp_path, 4)[0] == 7
@@ -174,9 +172,7 @@ WHOLE, SHARDED = "Checkpoints", "ShardedCheckpoints"
         (SHARDED, 10**4000, "0000-of-0001", "there is a step 1000"),
     ],
 )
-def test_a_rank_that_names_files_that_cannot_be_is_an_error(
-    tmp_path: Path, kind: str, step: int, name: str, says: str
-) -> None:
+def test_odd_file_names_are_an_error(tmp_path: Path, kind: str, step: int, name: str, says: str) -> None:
     def run(group: Job) -> str:
         checkpoints = {WHOLE: Checkpoints, SHARDED: ShardedCheckpoints}[kind](group, tmp_path / "out")
         finding = Finding([Good(name, "save")] if group.rank else [], [])

@@ -75,9 +75,7 @@ def test_what_is_accepted_can_be_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [Checkpoints, ShardedCheckpoints])
-def test_a_training_that_has_diverged_never_pushes_out_the_good_checkpoints(
-    tmp_path: Path, kind: Any
-) -> None:
+def test_a_diverged_training_pushes_out_no_good_checkpoint(tmp_path: Path, kind: Any) -> None:
     def run(group: Job) -> tuple[str, list[str], int | None]:
         checkpoints = kind(group, tmp_path / f"host{group.rank}", keep=1, say=lambda _: None)
         model = nn.Linear(2, 2)

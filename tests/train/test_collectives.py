@@ -57,9 +57,7 @@ def _refuse(world: World) -> Pairs:
 
 
 @pytest.mark.parametrize(("ranks", "expected"), [(2, outcomes.REFUSED), (3, outcomes.BROKEN)])
-def test_what_all_refuse_is_lacking_and_what_some_refuse_is_broken(
-    tmp_path: Path, ranks: int, expected: str
-) -> None:
+def test_refused_by_all_is_lacking_and_by_some_is_broken(tmp_path: Path, ranks: int, expected: str) -> None:
     def run(group: Job) -> tuple[str, str]:
         world = World(group.rank, group.world_size, group.device, torch.float32)
         return outcomes.together(group.all_gather(measure.run(Operation("odd", "", _refuse), world)))

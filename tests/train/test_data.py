@@ -26,9 +26,7 @@ def _load(data: str) -> tuple[Samples, Samples]:
 @pytest.mark.parametrize(
     ("data", "shape", "held_out"), [("digits", (1, 8, 8), 360), ("synthetic", (1, 28, 28), 400)]
 )
-def test_samples_are_the_same_each_time_and_none_is_in_both_parts(
-    data: str, shape: tuple[int, ...], held_out: int
-) -> None:
+def test_samples_are_the_same_and_in_one_part_each(data: str, shape: tuple[int, ...], held_out: int) -> None:
     training, test = _load(data)
     assert training.images.shape[1:] == shape
     assert len(test) == held_out

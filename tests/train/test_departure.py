@@ -66,9 +66,7 @@ def test_another_error_is_left_as_it_is(left: list[int], error: Exception) -> No
     ranks[2].explain(error)
 
 
-def test_a_rank_in_a_long_step_says_who_has_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_has_left_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(departure, "LOOK", 0.01)
     monkeypatch.setattr(departure, "ASKED", 1e6)
     store = HashStore()

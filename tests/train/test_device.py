@@ -42,9 +42,7 @@ def test_ranks_without_a_gpu_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("backend", "kind", "count"), [("nccl", "cuda", 2), ("hccl", "npu", 1)])
-def test_a_rank_without_a_device_of_its_own_is_refused(
-    monkeypatch: pytest.MonkeyPatch, backend: str, kind: str, count: int
-) -> None:
+def test_a_device_for_each_rank(monkeypatch: pytest.MonkeyPatch, backend: str, kind: str, count: int) -> None:
     """An NPU has no UUID that tells two from one, so a single one is for the first rank alone."""
     _sees(monkeypatch, count, kind)
     with pytest.raises(TrainError, match=f"no {kind} device left, this host has {count} and {backend}"):
@@ -55,9 +53,7 @@ def test_a_rank_without_a_device_of_its_own_is_refused(
     ("shown", "why"),
     [(None, ""), ("0", ""), ("", ", and CUDA_VISIBLE_DEVICES= hides them all"), ("-1", ", and .*=-1 hides")],
 )
-def test_a_hidden_gpu_is_named_as_the_reason(
-    monkeypatch: pytest.MonkeyPatch, shown: str | None, why: str
-) -> None:
+def test_a_hidden_gpu_is_the_reason(monkeypatch: pytest.MonkeyPatch, shown: str | None, why: str) -> None:
     _sees(monkeypatch, 0).is_available.return_value = False
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if shown is not None:

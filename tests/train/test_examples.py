@@ -31,9 +31,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return losses(printed, 1)
 
 
-def test_the_minimal_example_has_the_same_loss_on_one_rank_and_on_three(
-    tmp_path: Path, alone: list[float]
-) -> None:
+def test_minimal_has_the_same_loss_on_one_rank_and_three(tmp_path: Path, alone: list[float]) -> None:
     printed, *_ = run_script(Path(MINIMAL), 3, out=tmp_path)
     assert losses(printed, 3) == pytest.approx(alone, abs=1e-5)
     assert alone[-1] < alone[0] / 2
@@ -50,9 +48,7 @@ def test_the_minimal_example_fits_on_a_screen() -> None:
 
 
 @pytest.mark.parametrize("argument", [pytest.param("--local-rank=0", marks=soak), "--local_rank=0"])
-def test_an_example_ignores_the_argument_that_torch_distributed_launch_adds(
-    tmp_path: Path, argument: str
-) -> None:
+def test_an_example_ignores_the_argument_of_torch_launch(tmp_path: Path, argument: str) -> None:
     """torch 2 adds the first form, torch 1 the second; LOCAL_RANK has the same number under both."""
     (printed,) = run_script(Path(MINIMAL), 1, argument, out=tmp_path)
     assert "1 ranks: epoch 4, loss" in printed

@@ -45,9 +45,7 @@ RECORDED = {"exception": "RuntimeError: out of paper", "exit": "SystemExit: 3"}
         pytest.param("spawn", "crash", 139, False, id="spawn, crash", marks=pytest.mark.soak),
     ],
 )
-def test_a_rank_that_leaves_ends_the_job_and_is_the_one_reported(
-    launch: Launch, launcher: str, way: str, status: int, meet: bool
-) -> None:
+def test_a_leaving_rank_is_reported(launch: Launch, launcher: str, way: str, status: int, meet: bool) -> None:
     words = [way, "spawn"] if launcher == "spawn" else [way]
     job = launch(launcher, 2, LEAVING_RANK, *words, meet=meet)
     assert job.status == status, job.stderr
@@ -101,7 +99,7 @@ with fail_together():
     assert rank.returncode == 1
 
 
-def test_a_broken_pipe_that_is_not_the_output_is_an_error_with_its_traceback(
+def test_another_broken_pipe_is_an_error_with_its_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert report(BrokenPipeError("to a worker")) == 1

@@ -29,9 +29,7 @@ def _refusal(losses: list[float], weight: float, with_gradient: bool, group: Job
 
 
 @pytest.mark.parametrize(("ranks", "bad"), [(1, math.nan), (2, math.inf), (3, -math.inf)])
-def test_a_loss_that_is_not_finite_is_the_same_error_on_every_rank(
-    tmp_path: Path, ranks: int, bad: float
-) -> None:
+def test_a_loss_that_is_not_finite_fails_every_rank(tmp_path: Path, ranks: int, bad: float) -> None:
     said = on_hosts(tmp_path, ranks, partial(_refusal, [1.0, bad, 1.0], 1.0, True))
     last = ranks - 1
     where = f"step 12: inf or nan on rank {last} (host{last}): its training loss number 2 since the start;"
@@ -40,9 +38,7 @@ def test_a_loss_that_is_not_finite_is_the_same_error_on_every_rank(
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_weight_that_a_step_ruined_is_found_though_every_loss_was_finite(
-    tmp_path: Path, ranks: int
-) -> None:
+def test_a_ruined_weight_is_found_though_losses_were_finite(tmp_path: Path, ranks: int) -> None:
     said = on_hosts(tmp_path, ranks, partial(_refusal, [1.0], math.inf, True))
     assert {text.partition(";")[0] for text in said} == {"step 12: inf or nan on rank 0 (host0): a weight"}
 

@@ -58,16 +58,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory, text: tuple[str, ...]) -> li
     return [*losses(out), held_out(printed)]
 
 
-def test_the_gpt_has_the_same_loss_on_one_rank_and_on_three(
-    tmp_path: Path, text: tuple[str, ...], alone: list[float]
-) -> None:
+def test_gpt_has_the_same_loss_on_1_and_3(tmp_path: Path, text: tuple[str, ...], alone: list[float]) -> None:
     printed = run_script(Path(GPT), 3, *TINY, *text, "--steps", "6", out=tmp_path)
     assert [*losses(tmp_path), held_out(printed[0])] == pytest.approx(alone, abs=1e-4)
 
 
-def test_what_is_asked_for_every_0_steps_is_done_at_the_end_alone(
-    tmp_path: Path, text: tuple[str, ...]
-) -> None:
+def test_every_0_steps_means_at_the_end(tmp_path: Path, text: tuple[str, ...]) -> None:
     never = ("--log-every", "0", "--eval-every", "0", "--save-every", "0")
     (printed,) = run_script(Path(GPT), 1, *TINY, *text, "--steps", "3", *never, out=tmp_path)
     assert re.findall(r"^step (\d.*?)[: ] ", printed, re.MULTILINE) == ["3"]

@@ -54,17 +54,13 @@ def test_a_pipeline_that_shall_print_no_steps_writes_them(tmp_path: Path, text: 
 
 
 @pytest.mark.parametrize("words", [("--layers", "0"), ("--micro-batches", "3")])
-def test_what_cannot_be_divided_is_refused(
-    tmp_path: Path, text: tuple[str, ...], words: tuple[str, ...]
-) -> None:
+def test_odd_divisions_are_refused(tmp_path: Path, text: tuple[str, ...], words: tuple[str, ...]) -> None:
     with pytest.raises(Exception, match="--micro-batches must divide --batch-size"):
         train(tmp_path, 1, text, *words)
 
 
 @pytest.mark.parametrize("words", [("--dtype", "bf16"), ("--resume",), ("--save-every", "5")])
-def test_an_option_of_gpt_that_a_pipeline_has_not_is_refused(
-    tmp_path: Path, text: tuple[str, ...], words: tuple[str, ...]
-) -> None:
+def test_options_of_gpt_are_refused(tmp_path: Path, text: tuple[str, ...], words: tuple[str, ...]) -> None:
     with pytest.raises(Exception, match=f"gpt_pipeline.py has no {words[0]}\n"):
         train(tmp_path, 1, text, *words)
 

@@ -64,9 +64,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, text: tuple[str, ...]) -> li
     return train(tmp_path_factory.mktemp("whole"), 1, text, "--steps", "6", script=GPT)
 
 
-def test_a_sharded_model_goes_on_from_its_checkpoint_at_any_number_of_ranks(
-    tmp_path: Path, text: tuple[str, ...], whole: list[float]
-) -> None:
+def test_a_sharded_model_resumes(tmp_path: Path, text: tuple[str, ...], whole: list[float]) -> None:
     """Two ranks, then three, with the losses of one rank and a model that is not sharded."""
     train(tmp_path, 2, text, "--steps", "3", "--save-every", "2")
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
@@ -77,9 +75,7 @@ def test_a_sharded_model_goes_on_from_its_checkpoint_at_any_number_of_ranks(
     assert train(tmp_path, 3, text, "--steps", "6", "--resume") == pytest.approx(whole, abs=1e-5)
 
 
-def test_a_checkpoint_that_lacks_the_files_of_a_rank_is_not_used(
-    tmp_path: Path, text: tuple[str, ...]
-) -> None:
+def test_a_checkpoint_without_the_files_of_a_rank_is_unused(tmp_path: Path, text: tuple[str, ...]) -> None:
     first = train(tmp_path, 1, text, "--steps", "2", "--save-every", "1")
     lost = tmp_path / "checkpoints" / "step-00000002" / "0000-of-0001.json"
     lost.unlink()
@@ -106,9 +102,7 @@ def test_the_losses_are_those_of_the_whole_model_on_every_mesh(
 
 
 @pytest.mark.soak
-def test_four_ranks_hold_a_quarter_of_100_million_weights_each(
-    launch: Launch, tmp_path: Path, text: tuple[str, ...]
-) -> None:
+def test_ranks_hold_a_quarter_each(launch: Launch, tmp_path: Path, text: tuple[str, ...]) -> None:
     """Weights, gradients and two moments are 16 bytes a weight; each layer is gathered for its step."""
     large = ("--layers", "8", "--width", "1024", "--heads", "16", "--context", "16", "--batch-size", "4")
     words = (*large, *text, "--steps", "1", "--log-every", "1", "--sample", "0")
@@ -127,9 +121,7 @@ def test_four_ranks_hold_a_quarter_of_100_million_weights_each(
 
 
 @pytest.mark.soak
-def test_weights_in_bf16_train_nearly_as_those_in_float32(
-    tmp_path: Path, text: tuple[str, ...], whole: list[float]
-) -> None:
+def test_bf16_trains_like_float32(tmp_path: Path, text: tuple[str, ...], whole: list[float]) -> None:
     assert train(tmp_path, 2, text, "--steps", "6", "--dtype", "bf16") == pytest.approx(whole, abs=0.05)
 
 
@@ -140,9 +132,7 @@ def test_weights_in_bf16_train_nearly_as_those_in_float32(
         ("--compile", "gpt_sharded.py has neither --compile nor --dtype fp16"),
     ],
 )
-def test_what_cannot_be_sharded_is_refused(
-    tmp_path: Path, text: tuple[str, ...], words: str, why: str
-) -> None:
+def test_it_refuses_odd_shards(tmp_path: Path, text: tuple[str, ...], words: str, why: str) -> None:
     with pytest.raises(Exception, match=why):
         train(tmp_path, 1, text, "--steps", "1", *words.split())
 
@@ -316,9 +306,7 @@ def leave_a_part_out(folder: Path) -> None:
         (move_a_part, "host1: step 2: {}: 0001-of-0002.json: a part of /model/weight lies outside of it"),
     ],
 )
-def test_a_damaged_newest_is_named_and_the_one_before_it_is_used(
-    tmp_path: Path, damage: Callable[[Path], None], why: str
-) -> None:
+def test_a_damaged_newest_is_passed(tmp_path: Path, damage: Callable[[Path], None], why: str) -> None:
     for step, said in damaged(tmp_path, damage):
         assert step == 1
         assert why.format(tmp_path / "out/checkpoints/step-00000002") in said
@@ -326,9 +314,7 @@ def test_a_damaged_newest_is_named_and_the_one_before_it_is_used(
 
 
 @pytest.mark.parametrize(("damage", "why"), [(leave_a_part_out, "/model/weight is not there as a whole")])
-def test_a_checkpoint_that_lacks_a_part_is_refused_on_every_rank(
-    tmp_path: Path, damage: Callable[[Path], None], why: str
-) -> None:
+def test_a_lacking_part_is_refused(tmp_path: Path, damage: Callable[[Path], None], why: str) -> None:
     for step, said in damaged(tmp_path, damage):
         assert step is None
         assert said == f"{tmp_path}/out/checkpoints/step-00000002 cannot be continued: {why}"

@@ -136,9 +136,7 @@ def _accumulated_gradient(micro_batches: list[list[list[float]]], group: Job) ->
         [[[1.0] * 10, [7.0] * 2], [[], [4.0] * 5], [[], []]],
     ],
 )
-def test_accumulated_gradients_of_unequal_micro_batches_are_those_of_the_whole_batch(
-    tmp_path: Path, micro_batches: list[list[list[float]]]
-) -> None:
+def test_unequal_micro_batches_are_one_batch(tmp_path: Path, micro_batches: list[list[list[float]]]) -> None:
     """Ten tokens of 1 and two of 7 have a mean of 2; the mean of the two means is 4."""
     every = [loss for of_rank in micro_batches for losses in of_rank for loss in losses]
     mean = sum(every) / len(every)
@@ -176,9 +174,7 @@ def test_a_weight_without_a_mean_is_a_mistake(tmp_path: Path, losses: int, weigh
 
 
 @pytest.mark.parametrize(("dtype", "count"), [(torch.bfloat16, 257), (torch.float16, 70_000)])
-def test_the_global_mean_of_16_bits_counts_every_sample(
-    tmp_path: Path, dtype: torch.dtype, count: int
-) -> None:
+def test_the_16_bit_mean_counts_every_sample(tmp_path: Path, dtype: torch.dtype, count: int) -> None:
     """257 is 256 in bfloat16, and float16 ends at 65504."""
 
     def mean_and_gradient(group: object) -> tuple[float, float]:

@@ -44,9 +44,7 @@ def test_nobody_goes_on_before_the_last_has_done_its_work(tmp_path: Path) -> Non
     assert on_hosts(tmp_path, 3, run) == [[True, True, True]] * 3
 
 
-def test_a_checkpoint_is_there_when_save_returns_on_any_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_there_after_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = files.save
 
     def slowly(folder: Path, step: int, state: dict[str, object]) -> Path:
@@ -63,9 +61,7 @@ def test_a_checkpoint_is_there_when_save_returns_on_any_rank(
     assert on_hosts(tmp_path, 2, run) == [True, True]
 
 
-def test_rank_0_with_the_store_stays_until_the_others_have_asked_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_0_with_the_store_stays_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wait = long_work._wait
 
     def late(store: Store, name: str, timeout: timedelta) -> None:

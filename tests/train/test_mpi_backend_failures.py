@@ -67,9 +67,7 @@ def test_a_rank_that_does_not_come_in_time_is_named(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize("way", ["misses", "misses_early"])
-def test_ranks_that_call_unlike_collectives_are_told_how_though_mpi_joins_them(
-    launch: Launch, way: str
-) -> None:
+def test_ranks_that_call_unlike_collectives_are_told_how(launch: Launch, way: str) -> None:
     """At the end of a short job, and during a long one; test_mpi_backend_watchdog.py has other calls."""
     job = launch("mpirun", 2, "-m", "tests.train.failing_rank", way)
     assert job.status in ABORTED

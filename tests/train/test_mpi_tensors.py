@@ -24,7 +24,7 @@ print(*(each() is not None for each in written))
 """
 
 
-def test_a_tensor_of_2_gib_is_broadcast_and_what_mpi_still_writes_to_outlives_its_group(
+def test_a_tensor_of_2_gib_is_broadcast_and_memory_in_use_outlives_its_group(
     launch: Launch,
 ) -> None:
     """A rank may leave a group before another one comes to the last comparison of their calls."""

@@ -54,17 +54,13 @@ def test_every_rank_leaves_a_profile(tmp_path: Path, capfd: pytest.CaptureFixtur
         assert "aten::convolution" in names
 
 
-def test_tensorboard_without_its_package_is_a_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorboard_needs_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(TrainError, match="pip install tensorboard"):
         TensorBoard(tmp_path)
 
 
-def test_an_earlier_run_stays_where_it_is_if_tensorboard_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_tensorboard_the_old_run_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     config = TrainConfig(out=tmp_path, epochs=1, limit=64)
     on_hosts(tmp_path, 1, partial(train, config))

@@ -48,9 +48,7 @@ def _losses(out: Path, file: str = "steps.jsonl") -> list[float]:
 @pytest.mark.parametrize(
     ("batch", "saved"), [(1, 2), (3, 4)]
 )  # the answer comes a step later: 4 ends the epoch
-def test_a_signal_to_a_rank_ends_all_and_the_restart_has_the_curve_of_one_run(
-    tmp_path: Path, batch: int, saved: int
-) -> None:
+def test_a_signal_ends_all_and_the_restart_is_one_run(tmp_path: Path, batch: int, saved: int) -> None:
     config = replace(CONFIG, out=tmp_path / "interrupted")
     assert on_hosts(tmp_path, 2, partial(_interrupted, config, batch)) == [PREEMPTED] * 2
     assert {path.name for path in (config.out / "checkpoints").iterdir()} == {f"step-{saved:08d}"}

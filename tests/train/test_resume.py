@@ -90,9 +90,7 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def test_the_rate_of_a_resumed_epoch_counts_the_samples_that_were_left(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_epochs_rate(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that moves by a second whenever it is read, the rate is the number of samples."""
     again = tmp_path / "again"
     _back_to(6, whole, again)  # two of four batches of the second epoch are done
@@ -167,9 +165,7 @@ def test_a_new_run_in_an_old_folder_sets_its_checkpoints_aside(
     assert files.step_of(files.stored(again / "checkpoints.1")[0]) == 12
 
 
-def test_metrics_are_set_aside_with_the_checkpoints(
-    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_metrics_are_set_aside_too(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Also where another run's checkpoint is continued: this folder's metrics are not of that training."""
     other = tmp_path / "other"
     _back_to(8, whole, other)
@@ -233,9 +229,7 @@ def _files(folder: Path) -> dict[Path, bytes]:
     }
 
 
-def test_the_file_of_a_resumed_checkpoint_is_not_kept_open(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_resumed_file_is_closed(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tensor that is mapped from it would keep its space on the disk after it is removed."""
     again = tmp_path / "again"
     _back_to(6, whole, again)

@@ -40,7 +40,7 @@ def shares_of() -> dict[tuple[int, int, int], list[list[Share]]]:
     return {case: _shares(*case) for case in cases}
 
 
-def test_an_epoch_sees_every_sample_exactly_once(
+def test_an_epoch_has_every_sample_once(
     shares_of: dict[tuple[int, int, int], list[list[Share]]],
 ) -> None:
     for case, shares in shares_of.items():
@@ -48,7 +48,7 @@ def test_an_epoch_sees_every_sample_exactly_once(
         assert sorted(seen.tolist()) == list(range(case[0])), case
 
 
-def test_the_global_batches_are_those_of_one_rank(
+def test_global_batches_are_of_one_rank(
     shares_of: dict[tuple[int, int, int], list[list[Share]]],
 ) -> None:
     for (samples, batch_size, world_size), shares in shares_of.items():

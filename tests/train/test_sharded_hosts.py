@@ -216,9 +216,7 @@ def test_only_what_a_host_lacks_is_fetched(tmp_path: Path) -> None:
     ]
 
 
-def test_a_flipped_bit_is_named_and_the_copy_is_used(
-    tmp_path: Path, states: list[list[torch.Tensor]]
-) -> None:
+def test_after_a_flipped_bit_the_copy_is_used(tmp_path: Path, states: list[list[torch.Tensor]]) -> None:
     _flip_a_bit(files.path_of(tmp_path / "host1/checkpoints", 2) / "0001-of-0003.pt")
     found, state, said = load(tmp_path, 0, 1, 2)
     assert found == 2
@@ -227,9 +225,7 @@ def test_a_flipped_bit_is_named_and_the_copy_is_used(
     assert "0001-of-0003.pt does not have the checksum in 0001-of-0003.json; looking for another" in said
 
 
-def test_a_step_that_is_damaged_on_both_hosts_makes_way_for_the_one_before(
-    tmp_path: Path, states: list[list[torch.Tensor]]
-) -> None:
+def test_a_step_damaged_on_both_hosts_is_passed(tmp_path: Path, states: list[list[torch.Tensor]]) -> None:
     for host in (1, 2):
         _flip_a_bit(files.path_of(tmp_path / f"host{host}/checkpoints", 2) / "0001-of-0003.pt")
     found, state, said = load(tmp_path, 0, 1, 2)

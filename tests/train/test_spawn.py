@@ -24,9 +24,7 @@ def _steps_begun(out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.soak)])
-def test_a_signal_to_the_starting_process_has_the_ranks_save_and_end(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_to_the_starter_has_ranks_save_and_end(tmp_path: Path, number: signal.Signals) -> None:
     started = subprocess.Popen(
         [sys.executable, "-m", "muster.train", *ENDLESS],
         env=environment(MUSTER_OUT=str(tmp_path)),

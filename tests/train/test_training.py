@@ -30,9 +30,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
         pytest.param("spawn", 2, False, marks=pytest.mark.soak),
     ],
 )
-def test_the_loss_curve_does_not_depend_on_the_ranks(
-    launch: Launch, alone: Alone, launcher: str, ranks: int, meet: bool
-) -> None:
+def test_the_curve_is_the_same(launch: Launch, alone: Alone, launcher: str, ranks: int, meet: bool) -> None:
     more = ("--spawn", str(ranks)) if launcher == "spawn" else ()
     job = launch(launcher, ranks, "-m", "muster.train", *SHORT, *more, meet=meet)
     assert job.status == 0, job.stderr

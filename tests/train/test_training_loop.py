@@ -214,9 +214,7 @@ def _garbage(out: Path, job: Job) -> list[bool]:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_the_last_checkpoint_is_whole_when_the_training_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, asked: bool
-) -> None:
+def test_the_last_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, asked: bool) -> None:
     """ShardedCheckpoints write while the training goes on; here that takes a while."""
     write = shards.write
 
@@ -241,9 +239,7 @@ def test_the_last_checkpoint_is_whole_when_the_training_ends(
 
 
 @pytest.mark.parametrize("kind", [Checkpoints, ShardedCheckpoints])
-def test_a_training_that_cannot_resume_says_what_was_found_and_changes_nothing(
-    tmp_path: Path, kind: Any
-) -> None:
+def test_a_training_that_cannot_resume_says_why_and_changes_nothing(tmp_path: Path, kind: Any) -> None:
     def run(job: Job) -> list[Any]:
         said: list[str] = []
 
@@ -319,9 +315,7 @@ def test_sharded_checkpoints_of_another_folder_are_refused(tmp_path: Path) -> No
     on_hosts(tmp_path, 1, run)
 
 
-def test_garbage_is_collected_in_fixed_steps_in_the_block_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_garbage_collection_has_fixed_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert on_hosts(tmp_path, 1, partial(_garbage, tmp_path / "out")) == [[True, False, True, True]]
 
     def collected(job: Job) -> list[int]:

@@ -60,9 +60,7 @@ def _means(kind: str, uneven: Any, out: Path, job: Job) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_an_epoch_ends_with_the_shortest_shard_or_with_empty_shares_at_the_end_of_the_longest(
-    tmp_path: Path, kind: str
-) -> None:
+def test_an_epoch_ends_with_the_shortest_shard_or_after_the_longest(tmp_path: Path, kind: str) -> None:
     shortest = on_hosts(tmp_path, 3, partial(_means, kind, "shortest", tmp_path / "short"))
     assert shortest == [[2.0, 2.0, 2.0]] * 3
     longest = on_hosts(tmp_path, 3, partial(_means, kind, "longest", tmp_path / "long"))
@@ -104,9 +102,7 @@ def _said(where: str, length: bool, out: Path, job: Job) -> str:
         ("gathers", "rank 1 (host1) exchanges 'mine'"),
     ],
 )
-def test_a_rank_that_does_something_else_is_named_at_once_by_all(
-    tmp_path: Path, where: str, says: str, length: bool
-) -> None:
+def test_a_rank_apart_is_named_by_all(tmp_path: Path, where: str, says: str, length: bool) -> None:
     said = on_hosts(tmp_path, 2, partial(_said, where, length, tmp_path / "out"))
     assert all("the ranks do different things" in text and says in text for text in said), said
 

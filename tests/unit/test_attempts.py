@@ -349,9 +349,7 @@ def test_a_job_whose_result_cannot_be_written_ends_as_its_ranks_did_and_says_so(
 
 
 @pytest.mark.usefixtures("carry_out")
-def test_a_run_whose_folder_was_removed_meanwhile_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_folder_was_removed_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def execute(*ignored: Any, **limits: Any) -> LaunchResult:
         shutil.rmtree(tmp_path / "j")
         return DONE
@@ -403,7 +401,7 @@ def test_room_for_the_result_is_kept_until_the_end(tmp_path: Path) -> None:
     assert not any((folder.path / name).exists() for name in RESERVES)
 
 
-def test_an_interrupt_while_a_launch_is_ended_leaves_its_verdict_alone(
+def test_an_interrupt_during_the_end_leaves_the_verdict_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hosts, stops = Hosts(PLAN), []
@@ -431,9 +429,7 @@ def test_an_interrupt_while_a_launch_is_ended_leaves_its_verdict_alone(
         ([1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4]),  # the same head, whose file has grown
     ],
 )
-def test_the_metrics_of_all_attempts_are_one_story(
-    earlier: list[int] | None, later: list[int] | None, both: list[int]
-) -> None:
+def test_metrics_are_one_story(earlier: list[int] | None, later: list[int] | None, both: list[int]) -> None:
     def text(epochs: list[int] | None, loss: int) -> str | None:
         lines = [f'{{"epoch": {epoch}, "loss": {loss}}}\n' for epoch in epochs or ()]
         return "".join(lines) if epochs else None
@@ -444,9 +440,7 @@ def test_the_metrics_of_all_attempts_are_one_story(
 
 
 @pytest.mark.usefixtures("carry_out")
-def test_the_head_has_the_result_before_its_metrics_are_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_head_has_the_result_before_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     whole = Head.ask
 
@@ -461,9 +455,7 @@ def test_the_head_has_the_result_before_its_metrics_are_fetched(
 
 
 @pytest.mark.usefixtures("carry_out")
-def test_metrics_that_went_with_their_head_are_said_to_be_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_that_are_lost_are_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = dataclasses.replace(DONE, failure=Failure("host", "gone", 3, host="node1"))
     ends = iter([(lost, MusterError("gone")), (DONE, None)])
 

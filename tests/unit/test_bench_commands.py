@@ -125,9 +125,7 @@ def test_options_of_a_sweep_reach_the_program(place: Path, monkeypatch: pytest.M
     assert {"--operations=reduce_scatter", f"--maxbytes={1 << 30}", "--datatype=half"} <= {*job.program.args}
 
 
-def test_what_ended_the_job_comes_before_what_it_did_not_print(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_the_job_comes_before_lacks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = Launches({"sweep": {0: "NCCL INFO cudaDriverVersion 12080\n"}}, status=3)
     monkeypatch.setattr(bench, "run_benchmark", launches)
     monkeypatch.setattr(bench_job, "verdict", lambda *_: "")

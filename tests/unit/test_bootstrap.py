@@ -75,9 +75,7 @@ def test_a_shell_that_lets_nothing_run_is_quoted(tmp_path: Path, before: str, ki
         ("MemoryError", "no memory is left there"),
     ],
 )
-def test_a_host_that_has_too_little_of_something_is_told_what(
-    tmp_path: Path, words: str, remedy: str
-) -> None:
+def test_a_host_that_lacks_something_is_told_what(tmp_path: Path, words: str, remedy: str) -> None:
     channel = host(tmp_path, f"echo {shlex.quote(words)} >&2; exit 1")
     with pytest.raises(LostError) as caught:
         channel.ask(TIME, seconds=120)
@@ -104,9 +102,7 @@ def test_any_shell_passes_it_on_as_it_is(shell: str) -> None:
         ("~$(id)/python", "~$(id)/python"),
     ],
 )
-def test_a_home_is_found_in_the_path_of_a_python_and_nothing_else(
-    tmp_path: Path, python: str, reached: str
-) -> None:
+def test_a_home_is_found_in_the_path_of_a_python(tmp_path: Path, python: str, reached: str) -> None:
     line = command(python).partition(" -c ")[0]
     environment = {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run(

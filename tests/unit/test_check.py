@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.host_sample import LeaseSample
 from muster.deploy.core.hosts.rendezvous import no_port
 from muster.deploy.core.plan.spec import LauncherName
+from muster.deploy.core.text.fold import fold_names
+from muster.deploy.features.check.command import Checkup
 from muster.deploy.features.check.finding import Finding
 from muster.deploy.features.check.host import driver_runs, number, oldest_driver
 from muster.deploy.features.check.host_reports import Clock, HostReport, HostReports
@@ -395,7 +398,7 @@ def test_the_ids_are_those_of_the_document() -> None:
     of_git.add("protocol.allow")
     used -= no_ids | of_git | {"ssh.too-many-keys"}  # the last is advice about ssh.login-refused
     assert used == listed
-    # tests/unit/test_ssh.py, test_slurm_site.py, test_slots.py, test_container_plan.py; tests/node, cluster
+    # test_ssh.py, test_slurm_options.py, test_hostfile.py, test_container_plan.py; tests/node, cluster
     elsewhere = (
         "gpu.few",  # test_leases.py
         "mpi.no-ipv4",  # above, for all hosts
@@ -423,3 +426,180 @@ def test_versions_of_drivers_are_compared_as_numbers() -> None:
         "525.60.13",
         "580.65.06",
     ]
+
+
+# -- whom a check blames: of hosts that do not reach each other, and of clocks that differ --
+
+
+@pytest.mark.parametrize(
+    ("cut", "blamed"),
+    [
+        ("13 23", {"node3": "no other host can connect to its port 20003: node1 tried 10.0.0.3: timed out"}),
+        ("21 31", {"node1": "no other host can connect to its port 20001: node2 tried 10.0.0.1: timed out"}),
+        ("12 13 23 32", dict.fromkeys(["node2", "node3"], "no other host can connect to its port 2000")),
+        ("12 13 21 23", dict.fromkeys(["node1", "node2"], "cannot connect to any other host: node")),
+        (
+            "12 13 21 23 31 32",
+            dict.fromkeys(["node1", "node2", "node3"], "cannot connect to any other host:"),
+        ),
+    ],
+    ids=[
+        "a worker is shut",
+        "the head is shut",
+        "two are shut",
+        "two reach nobody",
+        "nobody reaches anybody",
+    ],
+)
+def test_of_hosts_apart_the_one_in_all_failures_is_blamed(cut: str, blamed: dict[str, str]) -> None:
+    pairs = [(f"node{pair[0]}", f"node{pair[1]}") for pair in cut.split()]
+    findings = found(THREE, cut=dict.fromkeys(pairs, DROPPED))
+    assert [(one.id, one.host, one.peer) for one in findings] == [
+        ("pair.unreachable", name, "") for name in blamed
+    ]
+    assert [one.text[: len(blamed[one.host])] for one in findings] == list(blamed.values())
+    assert unfit(findings) == blamed.keys()
+
+
+def test_a_host_that_reaches_nobody_and_one_that_accepts_nobody_are_told_apart() -> None:
+    cut = dict.fromkeys([("node1", "node2"), ("node1", "node3"), ("node2", "node3")], DROPPED)
+    said = {one.host: one.text for one in found(THREE, cut=cut)}
+    assert said["node1"].startswith("cannot connect to any other host: node2 at 10.0.0.2")
+    assert said["node3"].startswith("no other host can connect to its port 20003")
+    both = dict.fromkeys(
+        [("node1", "node3"), ("node2", "node3"), ("node3", "node1"), ("node3", "node2")], "-"
+    )
+    assert [one.host for one in found(THREE, cut=both)] == ["node3", "node3"]
+
+
+def test_of_two_hosts_the_pair_is_named() -> None:
+    (finding,) = found("node[1-2]", cut={("node1", "node2"): DROPPED})
+    assert (finding.host, finding.peer) == ("node1", "node2")
+
+
+@pytest.mark.parametrize(
+    ("ahead", "named"),
+    [
+        ([5.0], {"node1": "5.000 s ahead of this machine's"}),
+        ([5.0, 0.0], {"node1": "5.000 s ahead of the others"}),
+        ([0.0, 5.0], {"node2": "5.000 s ahead of the others"}),
+        ([5.0, -5.0], {"node1": "5.000 s ahead of the others", "node2": "5.000 s behind the others"}),
+        ([5.0, 5.0], {"": "5.000 s behind the others"}),
+        ([0.0, 5.0, 5.0], dict.fromkeys(["node2", "node3"], "5.000 s ahead of the others")),
+    ],
+)
+def test_without_a_majority_this_clock_counts(ahead: list[float], named: dict[str, str]) -> None:
+    clocks = {f"node{n}": {"clock": Clock(seconds, 0.001)} for n, seconds in enumerate(ahead, 1)}
+    said = {one.host: one.text for one in found(f"node[1-{len(ahead)}]", other=clocks)}
+    assert said == {name: f"its clock is {text}" for name, text in named.items()}
+
+
+def test_a_pair_that_only_another_network_connects_than_the_ranks_is_found() -> None:
+    number = {"node1": 1, "node2": 2, "node3": 3}
+    both = {name: {f"10.0.0.{n}": "eth0", f"10.1.0.{n}": "eth1"} for name, n in number.items()}
+
+    def reached(source: str) -> dict[str, Reached]:
+        seen = {target: Reached(dict(both[target])) for target in number}
+        if source == "node3":  # the ranks' network drops what it sends to node2; the other one is well
+            seen["node2"] = Reached({"10.1.0.2": "eth1"}, {"10.0.0.2": DROPPED})
+        return seen
+
+    findings = found(
+        THREE,
+        facts={name: {"addresses": tuple(own), "interfaces": own} for name, own in both.items()},
+        other={name: {"addresses": tuple(both[name]), "reached": reached(name)} for name in number},
+    )
+    assert [(one.id, one.host, one.peer) for one in findings] == [("pair.unreachable", "node3", "node2")]
+    assert f"10.0.0.2: {DROPPED}" in findings[0].text
+
+
+# -- what `muster check` shows: a table, what to do, and JSON --
+
+
+TEXT = """\
+host   slots  cores  GPUs  Open MPI  torch  Python  clock     disk    /dev/shm
+node1  2      8      0     5.0.7     2.6.0  3.13.5  +0.00 ms  50 GiB  8 GiB     fit, 1 warning
+node2  2      8      0     5.0.7     none   3.13.5  +0.00 ms  50 GiB  8 GiB     1 error, 1 warning
+node3  2      -      -     -         -      -       -         -       -         1 error
+
+ERROR   node2: /usr/bin/python3 has no torch  [torch.missing]
+        do: install it, or name another interpreter with --python
+
+ERROR   node3: no answer␛[2J  [ssh.unreachable]
+        do: is it up?
+
+WARNING node[1-2]: 256 open files allowed; 6 ranks may need 1024  [nofile.low]
+        do: raise nofile in /etc/security/limits.d or for sshd (ulimit -n)
+
+1 of 3 hosts are fit, 2 warnings
+"""
+
+
+def examined() -> Checkup:
+    hosts = hostfile.parse(THREE)
+    examination = examine(
+        THREE,
+        facts={"node2": {"torch": None}},
+        health={"*": {"nofile": 256}},
+        errors={"node3": HostError("ssh.unreachable", "no answer\x1b[2J", "is it up?")},
+    )
+    return Checkup("mpirun", judge(hosts, examination, "mpirun"), hosts, examination)
+
+
+def test_the_table_has_a_line_a_host_and_each_cause_with_its_remedy_once() -> None:
+    assert examined().as_text() == TEXT
+
+
+def test_the_table_fits_a_terminal_of_80_columns() -> None:
+    narrow = examined().as_text(80).splitlines()
+    table, wide = narrow[: narrow.index("")], TEXT.splitlines()
+    assert max(map(len, table)) <= 80 < max(map(len, wide[: wide.index("")]))
+    assert table[0].split()[:4] == ["host", "slots", "cores", "GPUs"]
+    assert narrow[narrow.index("") :] == wide[wide.index("") :]
+
+
+def test_json_has_every_finding_of_every_host() -> None:
+    said = json.loads(json.dumps(examined().as_json()))
+    assert (said["fit"], said["launcher"]) == (False, "mpirun")
+    assert [(host["name"], host["fit"]) for host in said["hosts"]] == [
+        ("node1", True),
+        ("node2", False),
+        ("node3", False),
+    ]
+    assert [(one["host"], one["id"]) for one in said["findings"]] == [
+        ("node1", "nofile.low"),
+        ("node2", "torch.missing"),
+        ("node2", "nofile.low"),
+        ("node3", "ssh.unreachable"),
+    ]
+    assert said["hosts"][0]["facts"]["mpi"] == "5.0.7"
+    assert said["hosts"][0]["clock"] == {"ahead_s": 0.0, "uncertainty_s": 0.0001}
+    assert said["hosts"][2]["facts"] is None
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        (["node1"], "node1"),
+        (["node1", "node2", "node3", "node5"], "node[1-3,5]"),
+        (["node08", "node09", "node10", "node11"], "node[08-11]"),
+        (["node1", "node01", "node02"], "node1,node[01-02]"),
+        (["node001", "node01", "node1"], "node001,node01,node1"),
+        (["node099", "node100", "node09", "node10", "node9"], "node[099-100],node[09-10],node9"),
+        (["node0", "node1", "node01", "node12"], "node[0-1],node[01,12]"),
+        (["node", "node1"], "node,node1"),
+        (["gpu-a", "node2", "gpu-b", "node3"], "gpu-a,node[2-3],gpu-b"),
+        (["rack1-n1", "rack1-n2", "rack2-n1"], "rack1-n[1-2],rack2-n1"),
+        (["n1.example", "n2.example"], "n[1-2].example"),
+        (["10.0.0.7", "10.0.0.8"], "10.0.0.[7-8]"),
+        ([""], ""),
+        ([], ""),
+    ],
+)
+def test_names_fold_into_ranges_that_the_hosts_file_reads(names: list[str], folded: str) -> None:
+    assert fold_names(names) == folded
+    if names and names[0]:
+        assert {
+            host.name
+            for host in hostfile.parse(folded.replace(",n", "\nn").replace(",g", "\ng").replace(",r", "\nr"))
+        } == set(names)

@@ -125,9 +125,7 @@ def test_torchrun_is_the_images_and_runs_inside() -> None:
         ("mpirun", without_mpi(), {"mpirun": None}, f"neither {REF} nor the host has mpirun; --launcher"),
     ],
 )
-def test_an_image_that_cannot_start_ranks_is_refused_with_its_name(
-    launcher: str, there: HostImage, facts: dict[str, Any], why: str
-) -> None:
+def test_an_unfit_image_is_named(launcher: str, there: HostImage, facts: dict[str, Any], why: str) -> None:
     with pytest.raises(UnfitError) as caught:
         planned(there, facts=facts, launcher=launcher)
     assert str(caught.value).startswith(f"node1: {why}")
@@ -195,9 +193,7 @@ def test_a_number_that_the_image_knows_keeps_its_name() -> None:
         ({"raises_limits": False}, ("--user", "1000:1000"), "--ulimit"),
     ],
 )
-def test_the_user_is_the_user_under_every_kind_of_engine(
-    changes: dict[str, Any], expected: tuple[str, ...], absent: str
-) -> None:
+def test_the_user_is_the_user(changes: dict[str, Any], expected: tuple[str, ...], absent: str) -> None:
     words = argv(**changes)
     assert has(words, *expected)
     assert absent not in words

@@ -38,9 +38,7 @@ from muster.deploy.features.data.wire.manifest import (
 from muster.deploy.features.data.wire.scan import Reader, scan
 
 
-def test_a_version_that_is_repaired_is_never_away_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_under_repair_is_hardly_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that reads it meanwhile opens its files by their names."""
     source, sets = tmp_path / "source", Sets(tmp_path / "data", tmp_path / "jobs")
     source.mkdir()

@@ -242,9 +242,7 @@ def test_a_host_is_asked_what_it_lacks_once_before_anybody_waits_for_the_answer(
     assert unpacked(store.stored) == {tree.files[0].digest: b"one"}
 
 
-def test_contents_travel_in_archives_of_a_few_mib_and_nothing_else_that_a_host_asks_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contents_travel_in_archives_of_few_mib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Keeping(Store):
         archives: list[bytes]
 

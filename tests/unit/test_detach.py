@@ -100,9 +100,7 @@ def drive_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch, tell: str = "")
     detached_main.drive(TELLS, make_job().having(TellOptions(tell)), folder)
 
 
-def test_a_job_that_waits_says_so_at_once_and_tells_of_its_end(
-    word: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_waiting_job_says_so_and_ends(word: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     why = "node2: docker pull: manifest unknown"
     told = tmp_path / "told"
     drive_waiting(tmp_path / "j", monkeypatch, tell=str(told))
@@ -123,17 +121,13 @@ def test_a_reason_that_cannot_be_encoded_costs_no_result(tmp_path: Path) -> None
     assert "node2: ? is no name" in (run.path / "verdict.txt").read_text()
 
 
-def test_a_job_whose_launcher_is_gone_before_its_first_word_leaves_nothing(
-    word: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_one_without_a_launcher_is_gone(word: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     os.close(word)
     drive_waiting(tmp_path / "j", monkeypatch)
     assert not (tmp_path / "j").exists()
 
 
-def test_a_job_whose_launcher_is_gone_when_it_could_start_leaves_nothing(
-    word: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_start_without_its_launcher(word: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     os.close(word)
     (tmp_path / "j" / "run").mkdir(parents=True)
     monkeypatch.setattr("muster.deploy.core.job.job.Cluster", Connected)
@@ -176,9 +170,7 @@ def test_the_reason_of_ssh_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_detached_driver_never_sends_a_file_that_was_damaged_in_its_store(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_detached_driver_never_sends_a_damaged_file(tmp_path: Path, kind: str) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "train.py").write_text("print(1)")
     tree = scan(tmp_path / "tree")

@@ -65,7 +65,7 @@ def package(tmp_path: Path) -> Path:
     return house
 
 
-def test_the_picture_has_every_package_above_what_it_imports_and_no_arrow_that_a_longer_way_shows(
+def test_the_picture_has_packages_above_their_imports_and_no_implied_arrow(
     package: Path,
 ) -> None:
     imports = packages.imports_of(package)
@@ -192,9 +192,7 @@ DATED = "# Changelog\n\n## 0.2.0 (2026-12-01)\n\n### Added\n\n- A line.\n"
         (DATED.replace("- A line.", ""), [], "is empty"),
     ],
 )
-def test_the_changelog_of_a_release(
-    release_check: ModuleType, text: str, tags: list[str], problem: str
-) -> None:
+def test_changelog_problems(release_check: ModuleType, text: str, tags: list[str], problem: str) -> None:
     found = "\n".join(release_check.changelog_problems(text, "0.2.0", tags))
     assert problem in found
     assert bool(found) == bool(problem)
@@ -262,9 +260,7 @@ def test_the_section_on_recoveries_is_replaced_and_has_medians_and_failures() ->
     assert "| rendezvous | 0.50 | 0.50 |" in once
 
 
-def test_the_page_of_faults_has_the_figures_of_its_own_rounds_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_has_figures_of_its_own_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "faults.md").touch()
     record = tmp_path / "faults.jsonl"

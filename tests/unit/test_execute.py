@@ -145,9 +145,7 @@ SAVING = EndedProcess(rank=2, pid=7, name="python3", program=True, seconds=30.0)
 UPLOAD = EndedProcess(rank=0, pid=8, name="sh", program=False, seconds=30.0)
 
 
-def test_a_host_whose_ranks_still_save_is_asked_again_and_its_killed_ranks_are_named(
-    hosts: Hosts, tmp_path: Path
-) -> None:
+def test_a_host_that_saves_is_asked_again_and_killed_ranks_are_named(hosts: Hosts, tmp_path: Path) -> None:
     other = dataclasses.replace(SAVING, rank=3, pid=9)
     hosts.channels["node2"].stops = [
         Stopping(False, (), saving=(2, 3)),
@@ -198,9 +196,7 @@ def test_an_mpirun_that_exits_0_is_not_believed(hosts: Hosts) -> None:
     assert "without an end of rank 2 (node2), rank 3 (node2)" in result.failure.reason
 
 
-def test_a_host_that_is_silent_while_the_launcher_ends_the_job_is_the_failure(
-    hosts: Hosts, tmp_path: Path
-) -> None:
+def test_a_silent_host_is_the_failure_when_the_launcher_ends_the_job(hosts: Hosts, tmp_path: Path) -> None:
     lost = hosts.channels["node2"]
     lost.unanswered = {"stop"}
     hosts.start_all()
@@ -321,9 +317,7 @@ def test_a_launcher_that_the_kernel_killed_is_told_apart_too(hosts: Hosts) -> No
     assert result.failure.reason == "mpirun ended with SIGKILL (9): out of memory, the kernel chose it"
 
 
-def test_a_stalled_job_is_ended_with_the_stacks_of_its_ranks(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_stall_ends_with_stacks(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stacks = RankStacks({0: ("a",), 1: ("a",), 2: ("a",), 3: ("open (data.py:5)",)}, {})
     found = stacks, explain([], stalled=True)
     monkeypatch.setattr(diagnosis, "gather_explanation", lambda *words: found)
@@ -430,9 +424,7 @@ def test_a_silent_host_is_a_failure_with_its_name_and_is_not_waited_for(hosts: H
         {"event": "file-have", "digest": "0" * 64, "have": 7},
     ],
 )
-def test_a_host_that_speaks_for_another_is_a_failure_and_writes_nothing(
-    hosts: Hosts, report: dict[str, Any]
-) -> None:
+def test_a_host_that_speaks_for_another_is_a_failure(hosts: Hosts, report: dict[str, Any]) -> None:
     hosts.events.put(Event("node2", of_frame(report)))
     result = hosts.run()
     assert result.failure is not None
@@ -458,9 +450,7 @@ def test_a_host_that_was_cut_off_for_what_it_sent_fails_with_that_reason(hosts: 
         ("shell-end", {"code": 255}, "mpirun's daemon ended with exit status 255"),
     ],
 )
-def test_a_killed_launcher_is_the_cause_and_its_ranks_are_not(
-    hosts: Hosts, event: str, frame: dict[str, Any], said: str
-) -> None:
+def test_a_killed_launcher_is_the_cause(hosts: Hosts, event: str, frame: dict[str, Any], said: str) -> None:
     hosts.tell("node1", "shell", number=3, host="node1", command=DAEMON)
     hosts.start_all()
     hosts.end(2, code=-15, at=1000.2)  # as its agent saw it; the driver hears of it first
@@ -489,9 +479,7 @@ def test_mpirun_reaches_only_the_hosts_of_its_job(hosts: Hosts) -> None:
         ("node1", "mpirun", "touch owned", "node2 does more than start its daemon: touch owned"),
     ],
 )
-def test_no_host_runs_commands_on_another(
-    hosts: Hosts, sender: str, launcher: str, command: str, said: str
-) -> None:
+def test_no_host_commands_another(hosts: Hosts, sender: str, launcher: str, command: str, said: str) -> None:
     hosts = Hosts(make_plan("node[1-2] slots=2", launcher=launcher))
     hosts.tell(sender, "shell", number=7, host="node2", command=command)
     result = hosts.run()
@@ -599,9 +587,7 @@ def test_a_rank_that_was_ended_after_its_exception_is_explained(hosts: Hosts) ->
     assert note.endswith("kept alive by thread 'w' in f (a.py:3), and ended 60 s after the exception")
 
 
-def test_a_rank_that_cannot_end_itself_after_its_exception_is_ended(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_cannot_end_itself_is_ended(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "LATE_SECONDS", 0.0)
     hosts.start_all()
     lingers(hosts, 3, ends_in=0.0)

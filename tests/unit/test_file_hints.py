@@ -181,9 +181,7 @@ IGNORED = "the {} {} is here, but was not sent: git ignores it (.gitignore:{}); 
         ),
     ],
 )
-def test_a_module_that_is_here_and_was_not_sent_is_named_with_the_rule(
-    project: Path, line: str, said: str
-) -> None:
+def test_an_unsent_module_is_named_with_the_rule(project: Path, line: str, said: str) -> None:
     assert hint_in(project, line) == said
 
 
@@ -266,9 +264,7 @@ def test_no_folder_is_named_for_other_files(name: str, files: tuple[str, ...]) -
         ("helper", ("my tools/helper.py",), ".", "'my tools'"),
     ],
 )
-def test_a_module_of_the_tree_that_python_does_not_find_is_shown_the_way(
-    module: str, files: tuple[str, ...], within: str, path: str
-) -> None:
+def test_a_module_elsewhere_in_the_tree(module: str, files: tuple[str, ...], within: str, path: str) -> None:
     assert module_hint(module, *files, within=within) == (
         f"the tree has a module {module}, where Python does not look; add --env PYTHONPATH={path}"
     )

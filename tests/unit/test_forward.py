@@ -129,9 +129,7 @@ TABLE = "\n".join(
 
 
 @pytest.mark.parametrize(("port", "user"), [(40000, 1001), (40001, None), (40002, None)])
-def test_the_kernel_s_table_names_the_user_of_a_connection(
-    monkeypatch: pytest.MonkeyPatch, port: int, user: int | None
-) -> None:
+def test_the_kernel_names_the_user(monkeypatch: pytest.MonkeyPatch, port: int, user: int | None) -> None:
     monkeypatch.setattr("sys.byteorder", "little")
     assert peers.owner(TABLE, ("127.0.0.1", port), ("127.0.0.1", 5678)) == user
 
@@ -148,7 +146,7 @@ class Host:
         self.was_asked = True
 
 
-def test_a_connection_of_another_user_is_refused_before_the_host_is_asked(
+def test_another_users_connection_is_refused_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     notes, host = list[str](), Host()
@@ -182,8 +180,6 @@ def test_a_port_that_is_taken_is_an_error_with_a_remedy() -> None:
         ("node2:6006", "6006"),
     ],
 )
-def test_a_pair_of_ports_is_answered_with_the_right_form(
-    pair: str, right: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_pair_has_a_right_form(pair: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["forward", "JOB", pair]) == 2
     assert capsys.readouterr().err.endswith(f"muster forward JOB {right}\n")

@@ -133,9 +133,7 @@ SETTINGS = [fsmonitor, all_settings, fetched_from_a_folder, fetched_by_a_command
 
 @pytest.mark.parametrize("spoil", SETTINGS)
 @pytest.mark.parametrize("where", ["the tree", "a clone in it", "a clone that is added", "a submodule"])
-def test_no_setting_of_a_repository_runs_a_command(
-    spoil: Callable[[Path, str], None], where: str, tmp_path: Path
-) -> None:
+def test_no_setting_runs_a_command(spoil: Callable[[Path, str], None], where: str, tmp_path: Path) -> None:
     project = repository(tmp_path / "project")
     evil = project
     if where != "the tree":
@@ -156,9 +154,7 @@ def test_no_setting_of_a_repository_runs_a_command(
 
 
 @pytest.mark.parametrize("spoil", [fsmonitor, fetched_from_a_folder])
-def test_a_dry_run_runs_no_command_of_a_repository(
-    spoil: Callable[[Path, str], None], tmp_path: Path
-) -> None:
+def test_a_dry_run_runs_nothing_of_a_repository(spoil: Callable[[Path, str], None], tmp_path: Path) -> None:
     project = repository(tmp_path / "project")
     command, proof = program(project)
     spoil(project, command)
@@ -234,9 +230,7 @@ def test_the_repository_of_a_stranger_in_a_shared_folder_does_not_count(tmp_path
     assert git_root(root / "data") == root  # a team's: git asks for safe.directory
 
 
-def test_variables_that_name_another_repository_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_of_git_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project, other = repository(tmp_path / "project"), repository(tmp_path / "other")
     (other / "more.py").write_text("")
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
@@ -295,9 +289,7 @@ def test_a_tree_has_the_commit_of_its_repository_and_may_be_clean(tmp_path: Path
     ],
     ids=["changed", "deleted", "new", "staged", "removed", "link"],
 )
-def test_a_tree_with_other_files_than_its_commit_is_not_clean(
-    change: Callable[[Path], object], tmp_path: Path
-) -> None:
+def test_a_changed_tree_is_not_clean(change: Callable[[Path], object], tmp_path: Path) -> None:
     project = repository(tmp_path / "project")
     change(project)
     assert commit_of(project) == (git(project, "rev-parse", "HEAD"), False)

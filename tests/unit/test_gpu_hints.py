@@ -75,9 +75,7 @@ RANK, STRANGER = GpuUser(71, "ml", "python3", 0), GpuUser(71, "alice", "python3"
         ),
     ],
 )
-def test_full_memory_names_the_gpu_its_use_and_the_other_users(
-    users: list[GpuUser], gpus: int, said: str
-) -> None:
+def test_full_memory_names_the_gpu_and_its_other_users(users: list[GpuUser], gpus: int, said: str) -> None:
     assert hint_about(full(OTHER), users=users, there=gpus) == f"GPU 0 {IS_FULL}, {said}"
 
 

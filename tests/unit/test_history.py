@@ -15,6 +15,7 @@ import pytest
 
 from muster.deploy.core.connect.listener import Listener
 from muster.deploy.core.job import state
+from muster.deploy.core.job.attempt_record import hidden_values, launched
 from muster.deploy.core.job.events import (
     FAILURES,
     MOST_FAILURES,
@@ -28,11 +29,12 @@ from muster.deploy.core.job.feature import Features
 from muster.deploy.core.job.loop import LaunchLoop
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.plan.spec import Program
 from muster.deploy.features.why import diagnosis
 from muster.deploy.features.why.diagnosis import Diagnosis, RankStacks
 from muster.deploy.features.why.hang_verdict import HangVerdict
 from tests.unit.attempts import attempt_of
-from tests.unit.plans import make_plan
+from tests.unit.plans import NODE, make_plan
 from tests.unit.test_execute import Hosts
 
 PLAN = make_plan("node[1-2] slots=1")
@@ -172,3 +174,46 @@ def test_a_full_disk_costs_the_events_not_the_job(tmp_path: Path) -> None:
     (folder.path / "events.jsonl").symlink_to("/dev/full")
     JobHistory("j", folder.on_event).began(PLAN)
     assert "no space left" in folder.problem
+
+
+# -- the record of what was launched: everything that may make two runs differ, and nothing secret --
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("--hf-token abc --lr 1", "--hf-token *** --lr 1"),
+        ("--api_key=abc", "--api_key=***"),
+        ("--password 'a b' x", "--password *** x"),
+        ("--tokenizer gpt2 --max-tokens 5 --key 3 --author me", None),
+    ],
+)
+def test_values_of_options_that_take_a_secret_are_hidden(line: str, shown: str | None) -> None:
+    assert hidden_values(line) == (shown or line)
+
+
+def test_a_long_line_of_a_host_does_not_hold_the_page_up() -> None:
+    line = "-a" * 200_000  # minutes, if each dash were tried
+    assert hidden_values(f"{line} --api-key x") == f"{line} --api-key ***"
+
+
+def test_the_record_has_arguments_environment_versions_and_code_but_no_secret() -> None:
+    spec: dict[str, Any] = {
+        "program": Program(script="train.py", args=("--lr", "0.1", "--token", "s3cret", "--api-key=s3cret")),
+        "env": (("LEVEL", "3"), ("HF_TOKEN", "s3cret"), ("PLAIN", "s3cret")),
+        "hidden": ("PLAIN", "--tell"),
+    }
+    spec["command"] = ("muster", "launch", "--env", "HF_TOKEN=s3cret", "--env", "PLAIN", "--env", "LEVEL=3")
+    spec["command"] += ("--tell", "curl -d @- chat.example/s3cret", "train.py", "--token", "s3cret")
+    plan = make_plan("node[1-2] slots=2", **spec)
+    record = launched(plan, {"node1": NODE})
+    assert record["command"] == (
+        "muster launch --env HF_TOKEN --env PLAIN --env LEVEL=3 --tell '***' train.py --token '***'"
+    )
+    assert "commit" not in record
+    assert "s3cret" not in json.dumps(record)
+    assert record["args"] == ["--lr", "0.1", "--token", "***", "--api-key=***"]
+    assert record["env"] == {"LEVEL": "3", "HF_TOKEN": "***", "PLAIN": "***"}
+    assert record["hosts"][0]["torch"] == "2.6.0"
+    assert record["hosts"][1] == {"name": "node2", "ranks": [2, 3]}
+    assert record["code"]["files"] == {"train/__main__.py": "ab" * 32}

@@ -418,9 +418,7 @@ def test_a_host_brings_only_files_that_a_run_has(
     assert not any_mark(here)
 
 
-def test_a_host_brings_no_more_files_than_a_run_can_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_brings_a_bounded_number_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster.deploy.core.job.fetch.MOST_FILES", 100)
     many = [[f"logs/rank-{rank:04d}@node1.out", 0] for rank in range(101)]
     liar = Liar({"files": {"files": many}})
@@ -494,9 +492,7 @@ def fetch_from(tmp_path: Path, files: object, content: bytes = b"") -> Path:
         ([["verdict.txt", 0], ["verdict.txt", 0]], "verdict.txt: File exists"),
     ],
 )
-def test_a_host_cannot_fill_this_machine_by_lying_about_a_run(
-    tmp_path: Path, files: object, said: str
-) -> None:
+def test_no_host_fills_this_machine_by_lying_of_a_run(tmp_path: Path, files: object, said: str) -> None:
     with pytest.raises((MusterError, ValueError), match=said):
         fetch_from(tmp_path, files)
     assert not list((tmp_path / "runs").iterdir())

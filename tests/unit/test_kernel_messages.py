@@ -141,9 +141,7 @@ def test_without_the_right_to_read_kmsg_the_journal_is_read(journal: Path) -> No
     assert answer.unread == ""
 
 
-def test_a_log_that_may_not_be_read_is_not_an_empty_one(
-    journal: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_without_access_is_not_empty(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "getegid", lambda: 1000)
     monkeypatch.setattr(os, "getgroups", lambda: [1000])
@@ -206,9 +204,7 @@ def test_the_verdict_has_a_line_for_each_kind_and_host(tmp_path: Path) -> None:
     assert "        kernel: 5 kinds more in result.json" in verdict(with_lines(FAILED, many), folder)
 
 
-def test_a_hang_is_shown_with_the_messages_of_its_hosts(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hang_has_its_messages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`muster why`, with a gathered hang and a message of a kernel in place of hosts."""
     state = SimpleNamespace(job="j", hosts_by_rank={}, recorded={}, started=5.0)
     hang = HangVerdict("absent", "ranks 0-1 wait", "rank 2 has not come", hang=True)

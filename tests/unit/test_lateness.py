@@ -37,9 +37,7 @@ def test_a_rank_that_is_late_in_every_step_is_named_with_how_late_it_is_and_to_w
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize("sites", [(GRADIENTS,), (GRADIENTS, LOSS), BUCKETS, (*BUCKETS, LOSS)])
 @pytest.mark.parametrize("part", [0, -1])
-def test_it_is_named_in_whatever_part_of_the_step_it_is_slow(
-    ranks: int, sites: tuple[CallSite, ...], part: int
-) -> None:
+def test_it_is_named_in_whatever_part_it_is_slow(ranks: int, sites: tuple[CallSite, ...], part: int) -> None:
     slow = part % len(sites)
     for seed in SEEDS:
         run = Run(ranks, 40, lambda rank, _, at: 0.04 * (rank == 1 and at == slow), sites, seed=seed)
@@ -267,9 +265,7 @@ STEPS_OF_TWO = [WEIGHTS, GRADIENTS] * 5
     ],
     ids=["a missed broadcast", "another size", "other lines", "the last one", "a rank that is behind"],
 )
-def test_a_rank_that_calls_other_collectives_is_named_with_the_first_one(
-    odd: list[CallSite], says: str
-) -> None:
+def test_a_rank_that_calls_others_is_named_with_the_first(odd: list[CallSite], says: str) -> None:
     found = departures(called(STEPS_OF_TWO, STEPS_OF_TWO, odd))
     assert [str(departure) for departure in found] == ([says] if says else [])
 

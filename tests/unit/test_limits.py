@@ -8,6 +8,7 @@ import pytest
 
 from tests import load
 from tests.conftest import HERE, refused
+from tests.parallel import LIFE, LONGEST, TESTS, group, number, place
 from tests.waiting import wait_until
 
 
@@ -24,9 +25,7 @@ def at_a_load_of(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("busy", "bound"), [(0.0, 5.0), (4.0, 5.0), (6.0, 7.5), (8.0, 10.0), (400.0, 10.0)])
-def test_a_limit_stretches_with_the_load_at_most_twofold(
-    monkeypatch: pytest.MonkeyPatch, busy: float, bound: float
-) -> None:
+def test_a_limit_stretches_twofold(monkeypatch: pytest.MonkeyPatch, busy: float, bound: float) -> None:
     at_a_load_of(busy, monkeypatch)
     assert load.stretched(5.0) == bound
     assert figures() == [load.Figure("", None, 5.0, bound, busy)]
@@ -75,3 +74,44 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     """The folders are no packages: pytest would refuse the second of a name, and with it the whole run."""
     names = [path.name for path in HERE.rglob("test_*.py")]
     assert sorted(set(names)) == sorted(names)
+
+
+# -- which tests share a worker and a cluster, in make test and in make soak --
+
+
+FILES = (
+    *("cluster/test_faults.py", "cluster/test_slurm_jobs.py"),
+    *("ansible/test_setup.py", "ansible/test_clocks.py"),
+)
+
+
+def groups() -> list[str]:
+    return [group(f"tests/{file}::test_it[some::words]") for file in (*FILES, "unit/test_why.py")]
+
+
+def test_in_make_test_what_shares_hosts_shares_a_worker_and_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "SOAK", False)
+    assert groups() == ["cluster", "slurm", "ansible", "ansible", "unit/test_why.py"]
+    assert number({"PYTEST_XDIST_WORKER": "gw2"}) == 0
+    assert number({"PYTEST_XDIST_WORKER": "gw2", "MUSTER_TEST_CLUSTER": "3"}) == 3
+
+
+def test_in_make_soak_each_worker_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "SOAK", True)
+    first, second, *hosts, last = groups()
+    assert (first, second, last) == (*FILES[:2], "unit/test_why.py")
+    assert len({*hosts}) == 1
+    assert number({"PYTEST_XDIST_WORKER": "gw2", "MUSTER_TEST_CLUSTER": "3"}) == 5
+    assert number({}) == 0  # the second part, which has no workers
+    assert place(TESTS / LONGEST[0]) < place(TESTS / LONGEST[1]) < place(TESTS / "cluster/test_image.py")
+
+
+def test_the_files_that_are_named_are_there() -> None:
+    assert [file for file in LONGEST if not (TESTS / file).exists()] == []
+    assert [stem for stem in LIFE if not (TESTS / "ansible" / f"{stem}.py").exists()] == []
+
+
+def test_make_soak_leaves_out_no_folder_that_has_tests_for_it() -> None:
+    """Each of its workers would import the 4200 tests of unit/ to find none."""
+    marker = "mark." + "soak"
+    assert [path.name for path in (TESTS / "unit").rglob("*.py") if marker in path.read_text()] == []

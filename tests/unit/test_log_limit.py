@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from muster.deploy.core.job.events import LauncherOutput, Output
 from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.wire.rank_logs import RankLog, attempt_in
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node1 slots=2\nnode2")
@@ -69,3 +72,24 @@ def test_the_order_of_all_logs_counts_what_is_appended_at_the_end(tmp_path: Path
     end(folder)
     entries = [line.split(" ") for line in (folder.logs / "order").read_text().splitlines()]
     assert sum(int(size) for size, _ in entries) == folder.log_of(0, "node1", "out").stat().st_size
+
+
+# -- the names of logs --
+
+
+@pytest.mark.parametrize(
+    ("log", "name"),
+    [
+        (RankLog(7, "node2", 0, "err"), "rank-0007@node2.err"),
+        (RankLog(12345, "a.b.restart-x", 3, "out"), "rank-12345@a.b.restart-x.restart-3.out"),
+    ],
+)
+def test_a_name_is_read_as_it_was_written(log: RankLog, name: str) -> None:
+    assert log.name == name
+    assert RankLog.of_name(name) == log
+    assert attempt_in(name) == log.attempt
+
+
+@pytest.mark.parametrize("name", ["launcher@node2.log", "rank-7@node2.out", "rank-0007@node2.json", "order"])
+def test_another_file_is_not_the_log_of_a_rank(name: str) -> None:
+    assert RankLog.of_name(name) is None

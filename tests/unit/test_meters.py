@@ -130,9 +130,7 @@ def test_one_nvidia_smi_prints_all_readings(tmp_path: Path) -> None:
         meter.close()
 
 
-def test_the_first_sample_of_a_host_without_a_job_has_its_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_sample_has_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = f"sleep 0.5; echo '{LINES[0]}'; exec sleep 1000"
     program = smi(tmp_path, then=slow)
     monkeypatch.setattr("muster.deploy.features.samples.on_host.gpu_meter.find", lambda machine: program)
@@ -276,9 +274,7 @@ def test_an_error_costs_the_sample_and_nothing_else(tmp_path: Path) -> None:
     assert {sample.preloaded for sample in read} == {7}
 
 
-def test_the_gpus_of_a_rank_are_those_that_its_processes_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gpus_of_a_rank_are_of_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrapper = os.getpid()  # whose processes are read
     users = {0: {"1"}, 2: {"1", str(wrapper), "77"}, 3: {str(wrapper)}}
     monkeypatch.setattr(sampler_here, "gpu_users", lambda: users)

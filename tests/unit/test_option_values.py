@@ -202,9 +202,7 @@ JUDGED = [
 ]
 
 
-def test_a_value_that_means_nothing_is_refused_before_anything_is_reached(
-    alone: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_senseless_value_is_refused_first(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = []
     for option in JUDGED:
         for value in (value for value in ODD if value not in MEANT.get(option, ())):

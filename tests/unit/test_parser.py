@@ -200,9 +200,7 @@ def test_a_command_is_written_without_its_defaults(written: str, shown: str | No
     assert command(arguments) == command(written)
 
 
-def test_the_help_of_a_command_fits_a_terminal_of_80_columns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_fits_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for name in COMMANDS:
         assert run([*name.split("."), "--help"]) == 0

@@ -40,9 +40,7 @@ def printed(command: Setup | Wheelhouse | Venv, capsys: pytest.CaptureFixture[st
     return [Path(words[2]).name, *words[5:]]
 
 
-def test_a_limit_takes_the_hosts_along_that_are_set_up(
-    hosts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_limit_takes_hosts_along(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = Setup(hosts=str(hosts), limit="node2", dry_run=True)
     added = ["--extra-vars", '{"muster_added": ["node2"]}']
     assert printed(command, capsys) == ["setup.yml", "--limit", "node2", *added]
@@ -52,9 +50,7 @@ def test_a_limit_takes_the_hosts_along_that_are_set_up(
         Setup(hosts=str(hosts), limit="node9", dry_run=True).run()
 
 
-def test_hosts_that_left_are_cleaned_with_the_clusters_variables(
-    hosts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hosts_that_left_are_cleaned(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (hosts.parent / "group_vars").mkdir()
     variables = hosts.parent / "group_vars" / "cluster.yml"
     variables.write_text("{}")
@@ -92,9 +88,7 @@ def test_what_cannot_be_removed_is_refused(hosts: Path, remove: str, message: st
     assert not (hosts.parent / ".muster").exists()
 
 
-def test_every_playbook_that_a_message_names_has_a_command(
-    hosts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_playbook_named_has_a_command(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     filled = ["wheelhouse.yml", "--extra-vars", json.dumps({"venv_wheelhouse": "/srv/wheels"})]
     assert printed(Wheelhouse(hosts=str(hosts), folder="/srv/wheels", dry_run=True), capsys) == filled
     assert printed(Venv(hosts=str(hosts), dry_run=True), capsys) == ["venv.yml"]

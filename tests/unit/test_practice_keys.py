@@ -74,7 +74,7 @@ def test_the_key_of_another_cluster_is_kept(
     assert (docker(), Path("practice.txt").exists()) == ([], False)
 
 
-def test_a_practice_cluster_is_started_again_and_removed_with_its_keys(
+def test_a_practice_cluster_goes_with_its_keys(
     docker: Callable[[], list[str]],
 ) -> None:
     for name in KEYS:

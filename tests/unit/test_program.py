@@ -77,9 +77,7 @@ def test_what_the_user_wrote_wrong_ends_with_status_2(
 @pytest.mark.parametrize(
     ("code", "status"), [(0, 0), (3, 3), (255, 255), (256, 1), (-1, 129), (-9, 137), (1 << 61, 1)]
 )
-def test_a_failure_never_ends_with_the_status_of_a_success(
-    code: int, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_failure_ends_like_a_success(code: int, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code may be of a record of a host, and of a status the kernel keeps eight bits."""
     monkeypatch.setattr(program, "run", lambda words, called: code)
     with pytest.raises(SystemExit) as end:
@@ -87,9 +85,7 @@ def test_a_failure_never_ends_with_the_status_of_a_success(
     assert end.value.code == status
 
 
-def test_a_demo_without_torch_says_what_to_install(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_demo_needs_torch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(practice, "find_spec", lambda name: None)
     with pytest.raises(SystemExit) as end:
         main(["demo"])
@@ -97,9 +93,7 @@ def test_a_demo_without_torch_says_what_to_install(
     assert "pip install torch numpy" in capsys.readouterr().err
 
 
-def test_a_demo_says_how_to_find_muster_where_the_terminal_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_demo_says_how_to_find_muster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
     for name in ("activate", "muster"):
@@ -155,9 +149,7 @@ def test_a_practice_cluster_of_another_image_runs_it_and_builds_none(
     assert ("downloads 0.2 GB" in said.out + said.err) is (not variables)
 
 
-def test_an_error_breaks_between_words_on_a_terminal_and_nowhere_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_break_between_words_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "40")
     for is_terminal, most in ((True, 40), (False, 1000)):

@@ -232,9 +232,7 @@ def test_a_default_hosts_file_that_is_missing_is_an_error(here: Path) -> None:
         ("np = " + "[" * 5000, "muster.toml: not valid TOML: "),
     ],
 )
-def test_a_mistake_names_its_line(
-    here: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_line_is_named(here: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "muster.toml").write_text(text)
     assert run(["launch", "--dry-run"]) == 2
     assert capsys.readouterr().err.startswith(said)
@@ -308,9 +306,7 @@ def test_a_file_that_others_may_write_is_refused(here: Path, monkeypatch: pytest
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_another_users_file_is_refused_here_and_passed_by_above(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_users_file_is_refused_or_passed_by(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "muster.toml").write_text("np = 2")
     os.chown(here / "muster.toml", 12345, 12345)
     with pytest.raises(UsageError, match=r"^muster\.toml: belongs to 12345"):

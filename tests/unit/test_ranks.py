@@ -247,9 +247,7 @@ def test_the_environment_says_who_this_process_is(environ: dict[str, str], expec
         ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, [1, 3], Ranks(3, 4, 1, 4, "env")),
     ],
 )
-def test_what_is_missing_is_filled_in_by_the_ranks_of_a_host(
-    environ: dict[str, str], on_host: list[int], expected: Ranks
-) -> None:
+def test_the_ranks_of_a_host_fill_in(environ: dict[str, str], on_host: list[int], expected: Ranks) -> None:
     assert Ranks.from_env(environ).on_host(on_host) == expected
 
 

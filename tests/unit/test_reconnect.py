@@ -85,9 +85,7 @@ def read(place: Reconnecting, **words: Any) -> str:
 
 
 @pytest.mark.parametrize("breaks", [(), ((2, True),), ((2, False), (3, True)), ((1, True), (4, True))])
-def test_output_is_read_once_however_often_the_connection_breaks(
-    tmp_path: Path, breaks: tuple[tuple[int, bool], ...]
-) -> None:
+def test_output_is_read_once_over_many_breaks(tmp_path: Path, breaks: tuple[tuple[int, bool], ...]) -> None:
     place = Reconnecting(KNOWN, Host(tmp_path, *breaks), lambda line: None)  # type: ignore[arg-type]
     seen = ""
     for text in ("a\n", "b\n", "c\n"):
@@ -115,9 +113,7 @@ def test_a_break_is_said_once_and_so_is_its_end(tmp_path: Path) -> None:
     ]
 
 
-def test_after_a_minute_it_says_that_the_job_keeps_running_and_how_to_come_back(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_after_a_minute_it_says_how_to_come_back(tmp_path: Path, clock: Clock) -> None:
     host = Host(tmp_path, (1, False))
     host.refusals = [LostError("no route to host")] * 100
     with pytest.raises(LostError) as caught:
@@ -137,9 +133,7 @@ def test_a_host_that_sends_what_no_agent_sends_is_not_asked_again(tmp_path: Path
     assert clock.now == 0.0
 
 
-def test_a_host_that_is_lost_at_each_request_is_not_asked_without_an_end(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_a_host_lost_at_each_request_is_given_up(tmp_path: Path, clock: Clock) -> None:
     host = Host(tmp_path, *((number, False) for number in range(1000)))
     with pytest.raises(LostError, match="no connection for 60 s"):
         read(Reconnecting(KNOWN, host, lambda line: None))  # type: ignore[arg-type]

@@ -63,9 +63,7 @@ BUILT = [
 
 
 @pytest.mark.parametrize("line", BUILT)
-def test_what_uv_would_build_is_refused_before_uv_runs(
-    line: str, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_is_refused_before_uv(line: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERE", str(project))
     monkeypatch.setattr(bring, "run_uv", lambda *words: pytest.fail("uv runs"))
     give(project, "./pkg\n", "more.txt")
@@ -82,9 +80,7 @@ def lock(file: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["./pkg", "x @ file://${HERE}/pkg", "--find-links sdists\nx"])
-def test_uv_builds_nothing_that_reaches_it_and_the_remedy_names_the_package(
-    line: str, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uv_builds_nothing_that_reaches_it(line: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERE", str(project))
     (project / "pkg" / "pyproject.toml").write_text(f'{BUILD}[project]\nname="x"\nversion="1"\n{DYNAMIC}')
     (project / "sdists").mkdir()
@@ -149,9 +145,7 @@ def test_settings_and_locks_that_others_may_write_are_refused(project: Path, fol
         *("x @ https://example.com/x.whl", "https://example.com/x-1.tar.gz", "--index-url https://${T}@x/"),
     ],
 )
-def test_packages_and_wheels_are_not_refused(
-    line: str, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_and_wheels_pass(line: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERE", str(project))
     ask(give(project, f"{line}\n"))
 

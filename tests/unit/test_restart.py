@@ -188,9 +188,7 @@ def test_after_a_step_a_host_on_which_alone_ranks_fail_is_left_out_if_enough_oth
     ],
     ids=["a lost host", "ranks on several hosts", "ranks on another host"],
 )
-def test_only_failures_of_ranks_tell_whether_a_host_fails_twice_in_a_row(
-    between: Failure, alone: str | None, left: list[str]
-) -> None:
+def test_only_failures_of_ranks_count_in_a_row(between: Failure, alone: str | None, left: list[str]) -> None:
     policy = dataclasses.replace(POLICY, max_restarts=5, min_hosts=1)
     first = decide(RANK, HOSTS, 0, policy, alone="node2")
     second = decide(between, HOSTS, 1, first.policy, alone=alone)
@@ -298,9 +296,7 @@ def at_step(policy: Policy, attempt: int, line: str, tail: tuple[str, ...] = TRA
         ("step 12", ("RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer\n",), True),
     ],
 )
-def test_the_same_exception_at_the_same_step_three_times_is_no_chance(
-    last_line: str, tail: tuple[str, ...], *, again: bool
-) -> None:
+def test_three_times_the_same_is_no_chance(last_line: str, tail: tuple[str, ...], *, again: bool) -> None:
     policy = dataclasses.replace(POLICY, max_restarts=9)
     for attempt in range(2):
         decision = at_step(policy, attempt, "step 12 loss 0.30")

@@ -87,9 +87,7 @@ def test_the_page_is_that_of_the_golden_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [{}, {"fails": True}, {"restarts": True}, {"ended": False}, {"hosts": 40}])
-def test_a_page_asks_nobody_for_anything_and_a_reader_of_screens_finds_its_way(
-    tmp_path: Path, kind: dict[str, Any]
-) -> None:
+def test_a_page_fetches_nothing_and_is_accessible(tmp_path: Path, kind: dict[str, Any]) -> None:
     html = page_of(read(write_run(tmp_path, **kind)))
     outline = Outline(html)
     tags = [tag for tag, _ in outline.elements]
@@ -174,9 +172,7 @@ def test_a_curve_of_100_000_steps_has_few_points_and_every_peak() -> None:
     assert (77_777.0, 9.0) in drawn
 
 
-def test_samples_beyond_the_bound_are_thinned_out_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_beyond_the_bound_are_thinned_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster.deploy.features.page.run_records.MOST_SAMPLES", 100)
     records = read(write_run(tmp_path, hosts=3, seconds=2000))
     assert 25 <= len(records.samples) <= 100
@@ -273,7 +269,7 @@ def _write_pace(folder: Path) -> None:
         file.writelines(f"        slow: {line}\n" for line in lines(late, BEGAN, ended=True))
 
 
-def test_of_a_recorded_run_the_page_has_what_each_rank_does_itself_and_names_the_late_rank(
+def test_a_recorded_run_has_own_times_and_names_the_late_rank(
     tmp_path: Path,
 ) -> None:
     folder = write_run(tmp_path)
@@ -391,9 +387,7 @@ def test_the_end_is_one_fact_so_that_no_short_fact_stands_alone(tmp_path: Path) 
         ("no rank has printed anything or used its processor for 20 s; rank 1 (node1) is elsewhere", "here"),
     ],
 )
-def test_the_text_of_a_mark_has_a_whole_sentence_or_ends_with_a_whole_word(
-    reason: str, end: str, tmp_path: Path
-) -> None:
+def test_a_mark_ends_with_a_whole_word(reason: str, end: str, tmp_path: Path) -> None:
     folder = write_run(tmp_path, fails=True)
     result = json.loads((folder / "result.json").read_text())
     result["first_failure"]["reason"] = reason

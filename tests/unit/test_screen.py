@@ -89,9 +89,7 @@ def shown(terminal: Terminal) -> list[str]:
     return [line.rpartition("\x1b[K")[2] for line in terminal.getvalue().split("\n")]
 
 
-def test_equal_lines_of_many_ranks_are_one_and_each_rank_keeps_its_order(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_lines_of_many_ranks_are_one(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "muster.deploy.core.text.screen.WINDOW_SECONDS", 300.0
     )  # however long the next lines take to come
@@ -108,9 +106,7 @@ def wait_for(terminal: Terminal, end: str) -> None:
     wait_until(lambda: terminal.getvalue().endswith(end), lambda: f"{end!r} after {terminal.getvalue()!r}")
 
 
-def test_no_label_is_red_because_red_is_for_errors(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_label_is_red(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR")
     screen = Screen(terminal)
     for rank in range(12):
@@ -120,9 +116,7 @@ def test_no_label_is_red_because_red_is_for_errors(
     assert not re.search(r"\x1b\[(31|35|91|95)m", terminal.getvalue())
 
 
-def test_a_terminal_gets_the_colours_of_a_program_and_no_other_sequence(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_gets_only_colours(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = {
         "\x1b[32mloss\x1b[0m 3": "\x1b[32mloss\x1b[0m 3",
         "\x1b[1;38;2;180;60;0mwarm\x1b[0m": "\x1b[1;38;2;180;60;0mwarm\x1b[0m",
@@ -148,9 +142,7 @@ def test_a_terminal_gets_the_colours_of_a_program_and_no_other_sequence(
     assert plain.getvalue() == "[0 node1] loss 3\n"
 
 
-def test_our_own_lines_break_between_words_and_paths_stay_whole(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_our_lines_break_between_words(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     path = f"/home/{'x' * 90}/logs"
     Screen(terminal).say(

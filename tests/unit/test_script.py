@@ -56,9 +56,7 @@ def test_what_python_runs_is_run_by_python(name: str, tmp_path: Path) -> None:
         ("-run.sh", "", ("sh",)),
     ],
 )
-def test_a_shell_script_runs_in_place_of_python(
-    name: str, first: str, runner: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_shell_script_runs(name: str, first: str, runner: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / name).write_text(f'{first}echo ran "$@"\nexit 7\n')
     known = program(tmp_path, name, "'a b' c")
     assert known.runner == runner
@@ -206,9 +204,7 @@ def test_options_after_the_script_that_only_muster_has_are_noted(tmp_path: Path)
     ],
 )
 @pytest.mark.parametrize("name", ["train.py", "-m train", "run.sh"])
-def test_an_option_after_the_script_that_starts_nothing_or_chooses_hosts_is_refused(
-    option: str, name: str, tmp_path: Path
-) -> None:
+def test_a_launcher_option_after_the_script_is_refused(option: str, name: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import numpy as np\nhosts, exclude = 1, n -n\nnp.zeros(-n)\n")
     (tmp_path / "run.sh").write_text("python train.py\n")
     script, module = ("", "train") if name.startswith("-m") else (name, "")
@@ -260,9 +256,7 @@ def test_a_script_is_named_from_the_folder_of_the_launch(tmp_path: Path) -> None
     assert program(tmp_path / "hello", "../hello/train.py").script == "train.py"
 
 
-def test_a_script_of_another_tree_says_where_to_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_elsewhere_says_where_to_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("hello/train.py", "repo/src/train.py"):
         (tmp_path / name).parent.mkdir(parents=True)
@@ -278,9 +272,7 @@ def test_a_script_of_another_tree_says_where_to_start(
         assert str(refused.value).endswith(f"its own tree: {said}")
 
 
-def test_without_git_the_tree_begins_at_the_hosts_file_above(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_git_the_hosts_file_is_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tmp_path / "project"
     for name in ("hosts.txt", "conf/base.yaml", "scripts/train.py"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)

@@ -67,9 +67,7 @@ def test_the_judgement_of_silence(signs: list[Any], blamed: list[int], shared: l
     ("steady", "awake", "found"),
     [(2.0, 2.0, None), (3.9, 0.0, None), (20.0, 20.0, False), (20.0, 1.0, True), (20.0, 19.0, False)],
 )
-def test_a_process_that_was_stopped_and_a_machine_that_slept_are_told_apart(
-    steady: float, awake: float, found: bool | None
-) -> None:
+def test_a_stopped_process_is_no_sleeping_machine(steady: float, awake: float, found: bool | None) -> None:
     judged = standstill(Clocks(100.0, 50.0), Clocks(100.0 + steady, 50.0 + awake))
     assert (judged.machine if judged else None) is found
     assert judged is None or judged.seconds == steady

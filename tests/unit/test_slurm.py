@@ -303,9 +303,7 @@ def test_a_refusal_quotes_salloc(slurm: Callable[..., None], text: str, status: 
     assert refused.value.exit_status == status
 
 
-def test_without_slurm_the_message_says_where_to_start(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_slurm_there_is_advice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with (
         pytest.raises(UsageError, match="login node"),
@@ -392,9 +390,7 @@ def test_a_failure_after_the_grant_releases_the_hosts(slurm: Callable[..., None]
         ("JobHeldUser", "1", ""),
     ],
 )
-def test_a_job_that_would_wait_forever_is_an_error_at_once(
-    slurm: Callable[..., None], reason: str, nodes: str, why: str
-) -> None:
+def test_an_endless_wait_is_an_error(slurm: Callable[..., None], reason: str, nodes: str, why: str) -> None:
     cases = (
         f'job) echo "JobState=PENDING Partition=main NumNodes={nodes}" ;; partition) echo "{PARTITION}" ;;'
     )
@@ -477,9 +473,7 @@ def test_the_end_of_an_allocation_is_the_failure(
         ({0: -15, 1: -15, 2: -15, 3: -15}, ""),
     ],
 )
-def test_the_time_limit_names_the_ranks_that_saved_and_what_to_do(
-    slurm: Callable[..., None], codes: dict[int, int], note: str
-) -> None:
+def test_a_time_limit_names_saved_ranks(slurm: Callable[..., None], codes: dict[int, int], note: str) -> None:
     slurm(scontrol=SHOW_JOB.format(job="TIMEOUT", why="TimeLimit", node=NODE_WELL))
     ranks = DONE.plan.ranks
     ends = {rank: RankExit(ranks[rank], code, 2.0, terminated=True) for rank, code in codes.items()}
@@ -490,9 +484,7 @@ def test_the_time_limit_names_the_ranks_that_saved_and_what_to_do(
     assert result.notes == (*filter(None, [note]), blame.TIME_LIMIT)
 
 
-def test_the_end_of_an_allocation_is_known_while_its_agents_live(
-    slurm: Callable[..., None], tmp_path: Path
-) -> None:
+def test_the_end_is_known_while_its_agents_live(slurm: Callable[..., None], tmp_path: Path) -> None:
     """They end when the driver does, and until then Slurm shows COMPLETING."""
     asked = tmp_path / "asked"
     slurm(scontrol=f"echo >> {asked}; " + SHOW_JOB.format(job="COMPLETING", why="None", node=NODE_WELL))
@@ -501,7 +493,7 @@ def test_the_end_of_an_allocation_is_known_while_its_agents_live(
     assert (failure.headline, asked.read_text()) == (SCANCELLED, "\n")
 
 
-def test_an_allocation_that_ended_is_why_the_connections_to_all_hosts_broke(
+def test_an_ended_allocation_is_why_all_connections_broke(
     slurm: Callable[..., None],
 ) -> None:
     slurm(scontrol=SHOW_JOB.format(job="CANCELLED", why="None", node=NODE_WELL))
@@ -569,9 +561,7 @@ def test_a_lost_host_gets_what_slurm_knows(slurm: Callable[..., None]) -> None:
         (f"COMPLETING Reason=None StartTime={DAWN} PreemptTime={NOON} Restarts=2", "PREEMPTED"),
     ],
 )
-def test_slurms_states_and_reasons_are_one_end_of_a_start(
-    slurm: Callable[..., None], shows: str, end: str
-) -> None:
+def test_states_and_reasons_are_one_end(slurm: Callable[..., None], shows: str, end: str) -> None:
     slurm(scontrol=f'echo "JobId=12 JobState={shows} Dependency=(null)"')
     assert job_state.ended("12", 1) == end
     restarts = job_state.shown("12").fields["Restarts"]

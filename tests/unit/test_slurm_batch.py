@@ -105,9 +105,7 @@ def test_the_script_becomes_the_driver_and_refuses_a_folder_that_is_not_there(tm
 
 
 @pytest.mark.parametrize("python", ["~/my env/bin/python", "my env/bin/python"])
-def test_the_python_of_the_driver_may_be_named_from_the_home_folder_as_over_ssh(
-    tmp_path: Path, python: str
-) -> None:
+def test_the_drivers_python_may_be_named_from_the_home_folder(tmp_path: Path, python: str) -> None:
     put_programs((tmp_path / "my env" / "bin"), python='echo "$1"')
     (tmp_path / "runs" / "j" / "batch" / "driver").mkdir(parents=True)
     done = subprocess.run(
@@ -154,9 +152,7 @@ def test_steps_start_the_same_python(
     assert started == [meant]
 
 
-def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
-    slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path
-) -> None:
+def test_a_waiting_job_keeps_its_tree(slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path) -> None:
     slurm(sbatch=f'env > {tmp_path}/env; echo "7;cluster"')
     job = job.having(TellOptions(TOLD))
     made = batch_of(job, ["-N", "2", "--requeue"], tmp_path / "runs")
@@ -214,9 +210,7 @@ def test_what_sbatch_refuses_is_quoted_and_leaves_no_folder(
     assert not (tmp_path / "runs" / NAME).exists()
 
 
-def test_a_job_that_would_wait_forever_is_refused_and_taken_back(
-    slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path
-) -> None:
+def test_an_endless_wait_is_taken_back(slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path) -> None:
     squeue = 'echo "PENDING|PartitionTimeLimit|N/A"'
     slurm(sbatch="echo 17", squeue=squeue, scancel=f'echo "$@" >>{tmp_path}/cancelled')
     with pytest.raises(UsageError) as refused:
@@ -376,9 +370,7 @@ def test_a_job_that_slurm_starts_again_waits(slurm: Callable[..., None], tmp_pat
     assert found.why == "Slurm's job 7: PENDING (BeginTime), expected at 2026-11-22T12:00:00"
 
 
-def test_a_job_that_slurm_is_about_to_queue_again_may_continue(
-    slurm: Callable[..., None], tmp_path: Path
-) -> None:
+def test_a_job_that_may_be_requeued_may_continue(slurm: Callable[..., None], tmp_path: Path) -> None:
     """Whoever is attached must not take the end of an attempt for that of the job."""
     slurm(squeue="echo '7 COMPLETING|None|N/A'")
     (make_run(tmp_path / "runs", result={"exit_status": 75}) / "batch").mkdir()
@@ -491,9 +483,7 @@ def test_a_job_goes_on_when_slurm_starts_it_again_or_should(
     assert batch_main._Start("7", 1).is_followed(result) is goes_on
 
 
-def test_a_requeued_job_is_the_next_attempt_in_the_same_folder(
-    slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path
-) -> None:
+def test_a_requeue_is_the_next_attempt(slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path) -> None:
     slurm(sbatch="echo 7")
     made = batch_of(job, ["--requeue"], tmp_path / "runs")
     submit(job, made, {"PATH": f"{tmp_path / 'bin'}:/bin"})

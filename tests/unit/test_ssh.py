@@ -71,9 +71,7 @@ def test_what_ssh_would_do_is_done(tmp_path: Path) -> None:
         *(f"UserKnownHostsFile known-{word}" for word in ("rules", "revoked", "pattern", "not")),
     ],
 )
-def test_ssh_itself_logs_in_where_paramiko_cannot_do_what_the_configuration_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
-) -> None:
+def test_ssh_itself_logs_in_if_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str) -> None:
     monkeypatch.setattr(openssh, "OpenSshPipe", lambda host, python, ssh_config: "ssh")
     monkeypatch.setattr(ssh, "SshPipe", lambda route, python: "paramiko")
     lines = {"rules": "@cert-authority *", "revoked": "@revoked other", "pattern": "node?", "not": "!n"}
@@ -234,9 +232,7 @@ CHANGED = paramiko.BadHostKeyException("n", paramiko.RSAKey.generate(1024), para
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
 )
-def test_each_failure_has_an_id_for_programs_and_a_remedy(
-    tmp_path: Path, error: Exception, kind: str, remedy: str
-) -> None:
+def test_each_failure_has_an_id_and_remedy(tmp_path: Path, error: Exception, kind: str, remedy: str) -> None:
     explained = _explain(error, route_of(tmp_path, "Host node1\n  HostName 10.0.0.1\n", Host("node1")))
     assert explained.kind == kind
     assert remedy.replace("CON", f"{tmp_path}/config") in explained.remedy
@@ -253,9 +249,7 @@ def test_advice_names_the_login_of_the_hosts_file_and_the_file_that_keeps_keys(t
 
 
 @pytest.mark.parametrize("option", ["StrictHostKeyChecking yes", "BatchMode yes"])
-def test_where_ssh_asks_nobody_the_key_is_confirmed_by_a_command_that_asks(
-    tmp_path: Path, option: str
-) -> None:
+def test_where_ssh_asks_nobody_the_advice_asks(tmp_path: Path, option: str) -> None:
     """The configuration that setup writes has both options."""
     for error in (UnknownHostKey("ssh-ed25519 SHA256:x", {}), CHANGED):
         strict = route_of(tmp_path, f"Host *\n  {option}\n", Host("node1"))
@@ -272,17 +266,13 @@ def test_where_ssh_asks_nobody_the_key_is_confirmed_by_a_command_that_asks(
         ("UserKnownHostsFile none", "UserKnownHostsFile keeps no key; name a file there that does"),
     ],
 )
-def test_where_confirming_a_key_would_change_nothing_the_advice_is_another(
-    tmp_path: Path, options: str, remedy: str
-) -> None:
+def test_where_a_confirmation_is_lost_it_is_not_advised(tmp_path: Path, options: str, remedy: str) -> None:
     error = UnknownHostKey("ssh-ed25519 SHA256:x", {})
     explained = _explain(error, route_of(tmp_path, f"Host *\n  {options}\n", Host("node1")))
     assert (explained.kind, explained.remedy[: len(remedy)]) == ("ssh.host-key-unknown", remedy)
 
 
-def test_a_known_hosts_file_that_cannot_be_read_is_named_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_known_hosts_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "known").write_text(f"node1 {KEY}\n")
     configuration = f"Host *\n  UserKnownHostsFile {tmp_path}/known\n  GlobalKnownHostsFile none\n"
     route = route_of(tmp_path, configuration, Host("node1"))
@@ -310,9 +300,7 @@ def test_a_host_that_has_the_name_of_this_machine_is_known_to_be_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize("banner", [b"", b"Not allowed at this time\r\n", b"Exceeded MaxStartups\r\n"])
-def test_a_server_that_closes_before_it_speaks_ssh_is_not_called_silent(
-    tmp_path: Path, banner: bytes
-) -> None:
+def test_a_server_that_closes_early_is_not_called_silent(tmp_path: Path, banner: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -332,9 +320,7 @@ def test_a_server_that_closes_before_it_speaks_ssh_is_not_called_silent(
     assert "(PerSourcePenalties)" in caught.value.remedy
 
 
-def test_what_many_hosts_may_send_before_it_is_read_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_hosts_may_send_ahead_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     windows: list[int] = []
 
     class Transport:

@@ -402,9 +402,7 @@ def test_what_goes_on_in_the_background_is_told_from_what_is_waited_for() -> Non
         ("3:cpu:/docker/ab\n", "sys/fs/cgroup/cpu/docker/ab/cpu.stat"),
     ],
 )
-def test_the_quota_of_a_process_is_found_in_its_cgroup_those_above_and_the_root_of_a_container(
-    tmp_path: Path, cgroup: str, stat: str
-) -> None:
+def test_the_quota_of_a_process_is_found_in_any_cgroup_above(tmp_path: Path, cgroup: str, stat: str) -> None:
     for name, content in {
         "proc/7/schedstat": "2000000000 500000000 12\n",
         "proc/7/cgroup": cgroup,

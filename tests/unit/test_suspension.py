@@ -47,9 +47,7 @@ def ended(at: float, kind: Any = "launcher") -> Failure:
     ("machine", "says"),
     [(True, "this machine was suspended for 21 s"), (False, "Muster's driver did not run for 21 s (Ctrl-Z?")],
 )
-def test_a_job_that_hosts_ended_meanwhile_is_not_their_fault(
-    clocks: Clocks, machine: bool, says: str
-) -> None:
+def test_a_job_that_hosts_ended_is_not_their_fault(clocks: Clocks, machine: bool, says: str) -> None:
     watch = cause.Suspension("node1")
     clocks.stand_still(21.0, machine=machine)
     watch.look()
@@ -89,9 +87,7 @@ def test_a_short_standstill_is_no_reason_for_hosts_to_end_a_job(clocks: Clocks) 
     assert watch.explain(failure) is failure
 
 
-def test_a_launch_whose_driver_stood_still_says_so(
-    clocks: Clocks, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_stood_still(clocks: Clocks, hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster.deploy.core.job.state.EARLIER_SECONDS", 0.0)
     hosts.start_all()
     get = hosts.events.get
@@ -111,9 +107,7 @@ def test_a_launch_whose_driver_stood_still_says_so(
 
 
 @pytest.mark.parametrize("broken", [("node1", "node2"), ("node1",)])
-def test_a_jump_host_that_restarts_breaks_all_connections_and_no_host_is_blamed(
-    hosts: Hosts, broken: tuple[str, ...]
-) -> None:
+def test_a_jump_hosts_restart_blames_no_host(hosts: Hosts, broken: tuple[str, ...]) -> None:
     for name in broken:
         hosts.channels[name].lost = LostError("Connection reset by peer", host=name)
     hosts.events.put(Event("node1", Lost(LostError("Connection reset by peer", host="node1"))))

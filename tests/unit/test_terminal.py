@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import re
+import socket
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from muster.deploy.cli import dispatch as program
+from muster.deploy.cli import option_values as options
 from muster.deploy.core.text.live_line import ERASE
 from muster.deploy.core.text.progress import Progress
 from muster.deploy.core.text.screen import Screen
 from muster.deploy.core.text.terminal import HarmlessStream, harmless, harmless_streams, own_stream
+from tests.launching import MUSTER
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -41,9 +45,7 @@ OWN_WORDS = {
 }
 
 
-def test_what_any_command_prints_is_harmless(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_any_command_is_harmless(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def command(words: Sequence[str], called: str) -> int:
         sys.stdout.write(EVIL)
         sys.stdout.writelines([EVIL])
@@ -150,3 +152,111 @@ def test_nothing_writes_to_the_terminal_past_the_guard() -> None:
                     [(name, node.lineno, used)] if _past_the_guard(name, used := ast.unparse(node)) else []
                 )
     assert found == []
+
+
+# -- a launch says that ranks do not read its standard input, and leaves that input alone --
+
+
+Opened = tuple[int, list[int]]
+"""A descriptor to read, and all descriptors to close."""
+
+
+def pipe(*parts: bytes, closed: bool = False) -> Opened:
+    reader, writer = os.pipe()
+    for part in parts:
+        os.write(writer, part)
+    if closed:
+        os.close(writer)
+    return reader, [reader] if closed else [reader, writer]
+
+
+def connection(*parts: bytes, closed: bool = False) -> Opened:
+    here, there = socket.socketpair()
+    for part in parts:
+        there.sendall(part)
+    if closed:
+        there.shutdown(socket.SHUT_WR)
+    return here.fileno(), [here.detach(), there.detach()]
+
+
+def file(at: int) -> Opened:
+    descriptor = os.open(__file__, os.O_RDONLY)
+    os.lseek(descriptor, 0, at)
+    return descriptor, [descriptor]
+
+
+def device(name: str) -> Opened:
+    descriptor = os.open(name, os.O_RDONLY)
+    return descriptor, [descriptor]
+
+
+def terminal() -> Opened:
+    outer, inner = os.openpty()
+    os.write(outer, b"a line\n")
+    return inner, [outer, inner]
+
+
+def closed_descriptor() -> Opened:
+    descriptor, _ = device(os.devnull)
+    os.close(descriptor)
+    return descriptor, []
+
+
+INPUTS: dict[str, tuple[Callable[[], Opened], bool]] = {
+    "a pipe with data": (lambda: pipe(b"100\n"), True),
+    "a pipe with data whose writer has ended": (lambda: pipe(b"100\n", closed=True), True),
+    "a pipe without data": (pipe, False),
+    "a pipe that is at its end": (lambda: pipe(closed=True), False),
+    "a socket with data": (lambda: connection(b"x"), True),
+    "a socket without data": (connection, False),
+    "a socket that is at its end": (lambda: connection(closed=True), False),
+    "a file": (lambda: file(os.SEEK_SET), True),
+    "a file that was read": (lambda: file(os.SEEK_END), False),
+    "an empty file": (lambda: device("/proc/self/status"), False),
+    "/dev/null": (lambda: device(os.devnull), False),
+    "a terminal": (terminal, False),
+    "none": (closed_descriptor, False),
+}
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_unread_data_is_noticed_and_left_where_it_is(kind: str) -> None:
+    make, expected = INPUTS[kind]
+    descriptor, opened = make()
+    try:
+        assert options.has_data(descriptor) is expected
+        assert options.has_data(descriptor) is expected, "it is still there"
+    finally:
+        for each in opened:
+            os.close(each)
+
+
+# -- standard streams that are closed, or a terminal that goes away: the work is done all the same --
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_command_whose_streams_are_closed_does_its_work(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "hosts.txt").write_text("localhost\n")
+    ran = subprocess.run(
+        ["sh", "-c", f'"{MUSTER}" run -- touch "{tmp_path}/done" {closed}'],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, (tmp_path / "done").exists()) == (0, True), ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+class Gone(io.StringIO):
+    """A terminal that is gone."""
+
+    def write(self, text: str, /) -> int:
+        raise OSError(5, "Input/output error")
+
+
+def test_messages_to_a_terminal_that_is_gone_are_no_error_but_output_is() -> None:
+    assert HarmlessStream(Gone(), may_fail=True).write("note") == 4
+    with pytest.raises(OSError, match="Input/output"):
+        HarmlessStream(Gone()).write("data")

@@ -184,9 +184,7 @@ def test_who_calls_right_content_wrong_is_given_up_and_not_the_source(cluster: A
     assert transfers.lost == {"node2": "it reported wrong chunks of node1; they are right, by the check here"}
 
 
-def test_a_host_that_gets_a_byte_now_and_then_does_not_keep_a_push_from_its_end(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_drips_does_not_delay_a_push(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STALLED_SECONDS", 1.0)
     node1, have = cluster.channels["node1"], iter(range(1 << 30))
 

@@ -123,9 +123,7 @@ BUSY_GPU = GpuSample(3, utilisation=1.0, memory=7 << 30, memory_total=80 << 30)
         ((BUSY_GPU, GpuSample(4, utilisation=0.0)), ", while its GPUs are busy"),
     ],
 )
-def test_a_rank_that_waits_for_its_gpu_is_told_with_what_the_gpu_does(
-    gpus: tuple[GpuSample, ...], state: str
-) -> None:
+def test_a_rank_that_waits_for_its_gpu_has_the_gpus_state(gpus: tuple[GpuSample, ...], state: str) -> None:
     verdict = of_last(frames=SYNCHRONIZES, gpus=gpus, process=ProcessState(7, "R", busy=1.0))
     where = f"waits for its GPU, in step (train.py:9){state}"
     assert verdict.cause == f"rank 3 on node4 has not come: it {where}, 42 s"
@@ -171,9 +169,7 @@ def test_a_wait_that_is_no_longer_than_those_before_is_no_hang() -> None:
         ("they call different operations as the same collective", {"op": "broadcast"}),
     ],
 )
-def test_the_rank_that_makes_something_else_of_a_collective_is_the_odd_one(
-    what: str, changes: dict[str, Any]
-) -> None:
+def test_the_rank_with_another_collective_is_the_odd_one(what: str, changes: dict[str, Any]) -> None:
     odd = rank(3)
     assert odd.evidence
     other = replace(odd.evidence.entries[-1], where="train.py:131", **changes)
