@@ -120,6 +120,25 @@ def test_a_file_that_cannot_be_fetched_costs_no_other(hosts: HostsHere, tmp_path
     }
 
 
+def test_a_file_that_was_changed_here_is_not_overwritten(hosts: HostsHere, tmp_path: Path) -> None:
+    write(hosts, "node1", code__notes="old", code__last="old", code__log="1")
+    here = tmp_path / "here"
+    got(hosts, here)
+    (here / "notes").write_text("mine")
+    write(hosts, "node1", code__notes="new", code__last="new", code__log="1")
+    for _ in range(2):
+        with hosts.cluster() as cluster:
+            fetched = get_files(cluster.channels, JOB, "", here)
+        assert [path.name for path in fetched.paths] == ["last", "log"]
+        assert [*fetched.failed.values()] == [
+            f"{here / 'notes'} was changed here, so it stays; move it, and get it again"
+        ]
+    assert (here / "notes").read_text() == "mine"
+    assert (here / "last").read_text() == "new"
+    (here / "notes").unlink()
+    assert got(hosts, here)["notes"] == "new"
+
+
 def test_the_drafts_of_a_killed_command_are_removed(hosts: HostsHere, tmp_path: Path) -> None:
     write(hosts, "node1", code__a="1")
     here = tmp_path / "here"

@@ -100,8 +100,7 @@ def _ended(report: Report) -> Ended:
     return Ended(status_of(report.code), describe_code(report.code) if report.code else "", output)
 
 
-MOST_PATHS = 20
-"""Files that `get JOB` names."""
+MOST_PATHS = 20  # that `get JOB` names
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,10 @@ class Run(HostOptions):
 
     def run(self) -> None:
         """Run it, show the outputs, and exit with the highest status."""
-        argv = _split(self.command)
+        try:
+            argv = shlex.split(self.command)
+        except ValueError as error:
+            raise UsageError(f"--command {self.command!r}: {error}; quote it as in a shell") from None
         if not (argv and argv[0].strip()):
             raise UsageError("what to run? muster run COMMAND ...")
         with reached_hosts(self) as (cluster, errors):
@@ -208,9 +210,8 @@ class Get(HostOptions):
                 paths, errors, left_out, absent = transfer.get_files(
                     job.channels, job.state.job, inner, folder, progress.add
                 )
-        shown = paths if len(paths) <= MOST_PATHS else paths[: MOST_PATHS - 1]
-        sys.stdout.writelines(f"{harmless(str(path))}\n" for path in shown)
-        sys.stdout.write(f"{more} more in {folder}\n" if (more := len(paths) - len(shown)) else "")
+        sys.stdout.writelines(f"{harmless(str(path))}\n" for path in paths[:MOST_PATHS])
+        sys.stdout.write(f"{len(paths) - MOST_PATHS} more in {folder}\n" if paths[MOST_PATHS:] else "")
         failed = [*job.silent.items(), *((host, error.reason) for host, error in errors.items())]
         for line in [*lines_of(failed), *[*absent.values(), *left_out][:MOST_PATHS]]:
             print_note(line)
@@ -251,14 +252,6 @@ class Shell(Command):
         Progress.close_all()
         sys.stdout.flush()
         os.execvp("ssh", ["ssh", *options, "--", chosen.name])  # noqa: S606  # ssh replaces this process
-
-
-def _split(command: str) -> list[str]:
-    """A command as a list of arguments, split as by a shell."""
-    try:
-        return shlex.split(command)
-    except ValueError as error:
-        raise UsageError(f"--command {command!r}: {error}; quote it as in a shell") from None
 
 
 def _shown(names: str, ended: Ended) -> str:

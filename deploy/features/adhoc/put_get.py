@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -10,7 +11,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, NamedTuple
@@ -20,9 +21,11 @@ from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import HostOutcomes, ask_every, on_every
 from ...core.connect.requests.hosts import FILE_PART
 from ...core.connect.requests.request import Answer, Nothing, Request
+from ...core.decode import MALFORMED
 from ...core.errors import MusterError, UsageError
 from ...core.hosts.received_paths import inner_path, inner_paths
-from ...core.wire.files import CHUNK_BYTES, Entry, digest, newest_in
+from ...core.wire.durable import write_atomically
+from ...core.wire.files import CHUNK_BYTES, Entry, digest, newest_in, read_regular
 from ...core.wire.os_errors import explain
 from ...core.wire.paths import JobPaths
 from .messages import FILE, FILE_ENTRIES, PUT_BEGIN, PUT_CHECK, PUT_PLACE, PUT_WRITE, FileFacts, ListedEntry
@@ -62,14 +65,13 @@ def put(
 
     def send(host: str) -> str:
         channel = cluster.channels[host]
-        request = channel.post(PUT_BEGIN, digest=content, length=size, **arguments)
-        started = channel.wait(request, PROGRESS_SECONDS + size / SLOWEST)
+        seconds = PROGRESS_SECONDS + size / SLOWEST
+        started = channel.ask(PUT_BEGIN, digest=content, length=size, seconds=seconds, **arguments)
         draft, have = started.draft, min(started.have, size)
         progress(have, total)
         for part, _ in _answers(channel, _parts_to(source, draft, listed, have)):
             sent[host] += part.weight
             progress(part.weight, total)
-        seconds = PROGRESS_SECONDS + size / SLOWEST
         channel.ask(PUT_CHECK, draft=draft, mode=mode, seconds=seconds, **what)
         return draft
 
@@ -235,35 +237,28 @@ def _answers(
     channel: Channel, questions: Iterable[_Question[Answer]]
 ) -> Iterator[tuple[_Question[Answer], Answer]]:
     """The answers in order, with several requests in flight. `LostError` for a host that is too slow."""
-    progress = _Progress(channel)
+    waited, moved = 0.0, 0
+
+    def answer(question: _Question[Answer], future: Future[Answer]) -> tuple[_Question[Answer], Answer]:
+        """The next answer. Bytes bound the wait: a host may report without an end that it is busy."""
+        nonlocal waited, moved
+        began = time.monotonic()
+        found = channel.wait(future, PROGRESS_SECONDS, began - waited)
+        waited, moved = waited + time.monotonic() - began, moved + question.weight + BLOCK
+        if moved >= PROGRESS_BYTES:
+            waited, moved = 0.0, 0
+        return question, found
+
     in_flight: deque[tuple[_Question[Answer], Future[Answer]]] = deque()
     for question in questions:
         while (
             len(in_flight) >= IN_FLIGHT
             or question.weight + sum(other.weight for other, _ in in_flight) > BYTES_IN_FLIGHT
         ):
-            first, future = in_flight.popleft()
-            yield first, progress.answer(first, future)
+            yield answer(*in_flight.popleft())
         in_flight.append((question, channel.post(question.request, question.payload, **question.arguments)))
     for question, future in in_flight:
-        yield question, progress.answer(question, future)
-
-
-class _Progress:
-    """Bounds the wait for a host by the bytes that it moves: it may report without an end that it is busy."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel, self._waited, self._moved = channel, 0.0, 0
-
-    def answer(self, question: _Question[Answer], future: Future[Answer]) -> Answer:
-        """The next answer."""
-        began = time.monotonic()
-        answer = self._channel.wait(future, PROGRESS_SECONDS, began - self._waited)
-        self._waited += time.monotonic() - began
-        self._moved += question.weight + BLOCK
-        if self._moved >= PROGRESS_BYTES:
-            self._waited, self._moved = 0.0, 0
-        return answer
+        yield answer(question, future)
 
 
 def _rename_with_mode(draft: Path, target: Path, mode: int) -> None:
@@ -282,6 +277,7 @@ def _length(entries: tuple[ListedEntry, ...]) -> int:
     return sum(len(entry.path) + len(entry.link) for entry in entries)
 
 
+RECORD = "fetched.json"  # what was fetched: a file that was changed here since is not overwritten
 OUT = "MUSTER_OUT"
 """The folder here for the files of $MUSTER_OUT. The others keep their paths in the tree."""
 
@@ -291,6 +287,8 @@ class _File(NamedTuple):
 
     entry: Entry
     target: str
+    content: str
+    """Its SHA-256, or the target of a link."""
 
 
 def _file(entry: Entry, host: str) -> _File:
@@ -302,7 +300,7 @@ def _file(entry: Entry, host: str) -> _File:
     if entry.kind == "link":
         reached = _file(Entry(entry.link, "file"), host).target
         entry = entry._replace(link=os.path.relpath(reached, PurePosixPath(target).parent))
-    return _File(entry, target)
+    return _File(entry, target, entry.digest or entry.link)
 
 
 class Fetched(NamedTuple):
@@ -340,10 +338,14 @@ def get_files(
 
     looked = on_every(channels, look)
     chosen = _chosen(looked.results, failed)
-    missing = {
-        host: [file for file in files if not _is_here(folder / file.target, file.entry)]
-        for host, files in chosen.items()
-    }
+    before, missing = _recorded(folder.with_name(RECORD)), dict[str, list[_File]]()
+    for host, files in chosen.items():
+        here = {file: _content(folder / file.target) for file in files}
+        changed = [file for file in files if here[file] not in {"", file.content, before.get(file.target)}]
+        for path in (folder / file.target for file in changed):
+            failed[str(path)] = f"{path} was changed here, so it stays; move it, and get it again"
+        chosen[host] = [file for file in files if file not in changed]
+        missing[host] = [file for file in chosen[host] if here[file] != file.content]
     sizes = {host: sum(file.entry.length for file in files) for host, files in missing.items()}
     if chosen:
         folder.mkdir(parents=True, exist_ok=True)
@@ -363,9 +365,20 @@ def get_files(
                     failed[each.target] = f"{host}: {explain(error)}"
 
     received = on_every([host for host in missing if missing[host]], receive)
-    kept = (file.target for host in chosen.keys() - received.errors.keys() for file in chosen[host])
-    paths = sorted(folder / target for target in kept if target not in failed)
-    return Fetched(paths, looked.errors | received.errors, left_out, failed)
+    kept = (file for host in chosen.keys() - received.errors.keys() for file in chosen[host])
+    contents = {file.target: file.content for file in kept if file.target not in failed}
+    if contents:
+        write_atomically(folder.with_name(RECORD), json.dumps({**before, **contents}).encode(), 0o600)
+    return Fetched(
+        sorted(folder / target for target in contents), looked.errors | received.errors, left_out, failed
+    )
+
+
+def _recorded(path: Path) -> Mapping[str, Any]:
+    """The contents of earlier fetches, by their paths."""
+    with suppress(OSError, *MALFORMED):
+        return dict(json.loads(read_regular(path)))
+    return {}
 
 
 def _chosen(found: Mapping[str, list[_File]], failed: dict[str, str]) -> dict[str, list[_File]]:
@@ -373,7 +386,7 @@ def _chosen(found: Mapping[str, list[_File]], failed: dict[str, str]) -> dict[st
     holders: dict[str, dict[str, dict[str, _File]]] = defaultdict(lambda: defaultdict(dict))
     for host, files in found.items():
         for file in files:
-            holders[file.target][file.entry.digest or file.entry.link][host] = file
+            holders[file.target][file.content][host] = file
     chosen, taken = defaultdict[str, list[_File]](list), dict[str, _File]()
     for target, by_digest in holders.items():
         differ, path = len(by_digest) > 1, PurePosixPath(target)
@@ -383,19 +396,16 @@ def _chosen(found: Mapping[str, list[_File]], failed: dict[str, str]) -> dict[st
                 if taken.setdefault(name, file) == file:
                     chosen[host].append(file._replace(target=name))
                 else:
-                    failed[f"{host}: {file.entry.path}"] = (
-                        f"{host}: {file.entry.path}: {name} is another file here"
-                    )
+                    where = f"{host}: {file.entry.path}"
+                    failed[where] = f"{where}: {name} is another file here"
     return chosen
 
 
-def _is_here(path: Path, entry: Entry) -> bool:
-    try:
-        if entry.kind == "link":
-            return str(path.readlink()) == entry.link
-        return path.lstat().st_size == entry.length and digest(path) == entry.digest
-    except OSError:
-        return False
+def _content(path: Path) -> str:
+    """The SHA-256 of a file here, or the target of a link; empty without either."""
+    with suppress(OSError):
+        return str(path.readlink()) if path.is_symlink() else digest(path)
+    return ""
 
 
 def _place(draft: Path, folder: Path, inner: str) -> None:

@@ -96,7 +96,8 @@ class Receiver:
             if not draft.whole:
                 os.replace(path, draft.target)
         except OSError:  # a host with the same home may have put the same folder there just now
-            if not _are_alike(path, draft.target):
+            content = _content(path, folder=True)
+            if not content or content != _content(draft.target, folder=True):
                 raise
             self._discard(path)
         else:
@@ -122,24 +123,19 @@ class Receiver:
             _remove(path)
 
 
-def _are_alike(draft: str, target: str) -> bool:
-    """Whether two folders have the same content."""
-    try:
-        return listing_digest(entries(draft)) == listing_digest(entries(target))
-    except (OSError, ValueError):
-        return False
-
-
 def _is_present(target: str, request: Frame) -> bool:
     """Whether the target has the content already. Sizes are compared first."""
     kind = os.path.isdir(target) if request["folder"] else os.path.isfile(target)
     if not kind or os.path.islink(target) or _size(target) != request["length"]:
         return False
-    try:
-        present = listing_digest(entries(target)) if request["folder"] else digest(target)
-    except (OSError, ValueError):
-        return False
-    return str(request["digest"]) == present
+    return _content(target, folder=request["folder"]) == str(request["digest"])
+
+
+def _content(path: str, *, folder: bool) -> str:
+    """The digest of a file or folder; empty for one that cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return listing_digest(entries(path)) if folder else digest(path)
+    return ""
 
 
 def _claimed(path: str, *, folder: bool) -> int | None:
