@@ -86,7 +86,7 @@ class PreparedLaunch:
     def _show_plan(self, placement: Placement) -> None:
         """Print the plan, and change nothing on the hosts."""
         open_pipe, network = self.inventory.open_pipe, self.spec.network
-        features = Features((OnProgressLine(self.progress), *changing(self.spec, self._packages())))
+        features = Features((OnTerminal(self.screen, self.progress), *changing(self.spec, self._packages())))
 
         def emit(event: Event) -> None:
             features.tell(Feature.on_event, event)
@@ -121,7 +121,7 @@ class PreparedLaunch:
 
     def _run(self) -> None:
         """Run the job to its verdict, with run folder and screen."""
-        own = (OnScreen(self.screen), OnProgressLine(self.progress), _Decision())
+        own = (OnTerminal(self.screen, self.progress), _Decision())
         packages, timings = self._packages(), self.timings
         job = job_here(
             self.spec, self.inventory, Path(self.options.runs), own, packages=packages, timings=timings
@@ -184,25 +184,16 @@ class _Decision(Feature):
             interrupts.decide(event.exit_status)
 
 
-class OnScreen(Feature):
-    """Prints the output of the ranks and the lines of the driver."""
+class OnTerminal(Feature):
+    """Prints the output of the ranks and the lines of the driver; the line of progress shows the stages."""
 
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+    def __init__(self, screen: Screen, progress: Progress) -> None:
+        self._screen, self._progress = screen, progress
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Output):
             self._screen.output(event.rank, event.host, event.stream, event.text)
         elif isinstance(event, Said):
             self._screen.say(event.text)
-
-
-class OnProgressLine(Feature):
-    """Shows the stages of the job on the line of progress."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def on_event(self, event: Event) -> None:
-        if isinstance(event, Stage):
+        elif isinstance(event, Stage):
             self._progress.stage(event.show)

@@ -466,7 +466,7 @@ def test_metrics_that_are_lost_are_said_to_be(tmp_path: Path, monkeypatch: pytes
         return end
 
     monkeypatch.setattr(attempts, "LaunchLoop", looping(execute))
-    monkeypatch.setattr("muster.deploy.core.job.restart_policy.backoff", lambda attempt: 0.0)
+    monkeypatch.setattr("muster.deploy.core.job.restart_policy.BACKOFF_SECONDS", (0.0,))
     job = attempts_in(RunFolder(tmp_path, "j"))
     job.spec = dataclasses.replace(job.spec, max_restarts=1)
     job._policy = Policy(1, 1)

@@ -11,13 +11,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 MOST: Mapping[str, int] = {
     "deploy/api": 654,
-    "deploy/cli": 3_839,
+    "deploy/cli": 3_830,
     "deploy/core/agent": 3_892,
     "deploy/core/connect": 3_189,
     "deploy/core/content": 578,
     "deploy/core/hosts": 997,
-    "deploy/core/job": 4_121,
-    "deploy/core/plan": 2_195,
+    "deploy/core/job": 4_118,
+    "deploy/core/plan": 2_179,
     "deploy/core/text": 956,
     "deploy/core/wire": 1_581,
     "deploy/features/adhoc": 1_199,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,35 +29,31 @@ def grace_of_stop(folder: Path) -> float | None:
         return None
 
 
-def record_without_hosts(spec: LaunchSpec, folder: Path, head: str, *, detached: bool) -> dict[str, Any]:
-    """The content of job.json for a job whose hosts are not known yet."""
-    return {
-        **{"job": spec.job, "user": spec.user, "launcher": spec.launcher, "hosts": [], "ranks": spec.np},
-        **{"attempt": 0, "started": time.time(), "detached": detached, "driver": identity()},
-        "driver_folder": str(folder),
-        "head": head,
-    }
-
-
 def record_of(
-    plan: LaunchPlan, left_out: Mapping[str, str], folder: Path, head: str, started: float, *, detached: bool
+    spec: LaunchSpec,
+    folder: Path,
+    *,
+    detached: bool,
+    head: str = "",
+    plan: LaunchPlan | None = None,
+    started: float | None = None,
 ) -> dict[str, Any]:
-    """The content of job.json for an attempt. `left_out`: why hosts have left the job."""
+    """The content of job.json for an attempt; without a plan, for a job whose hosts are not known yet."""
+    plan = plan or LaunchPlan(spec, (), "")
     return {
-        "job": plan.spec.job,
-        "user": plan.spec.user,
-        "launcher": plan.spec.launcher,
+        "job": spec.job,
+        "user": spec.user,
+        "launcher": spec.launcher,
         "hosts": [host.host.name for host in plan.hosts],
-        "ranks": len(plan.ranks),
+        "ranks": len(plan.ranks) or spec.np,
         "placed": [len(host.ranks) for host in plan.hosts],
         "spares": list(plan.spares),
         "gpus": plan.gpus,
-        "left_out": [{"host": host, "why": why} for host, why in left_out.items()],
-        "attempt": plan.spec.attempt,
-        "grace": plan.spec.grace,
-        "started": started,
+        "attempt": spec.attempt,
+        "grace": spec.grace,
+        "started": started or time.time(),
         "detached": detached,
         "driver": identity(),
         "driver_folder": str(folder),
-        "head": head or plan.hosts[0].host.name,
+        "head": head or (plan.hosts[0].host.name if plan.hosts else ""),
     }

@@ -9,7 +9,6 @@ import fcntl
 import json
 import os
 import resource
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from ..wire.job_folders import HOSTS_RECORD, RESERVES
 from ..wire.os_errors import explain, naming
 from ..wire.rank_logs import RankLog, restart_suffix
 from .events import Event, JobEvent, LauncherOutput, Output, Recorded, Said
-from .job_record import caller_of_stop, record_of, record_without_hosts
+from .job_record import caller_of_stop, record_of
 from .result import LaunchResult, stopped
 
 ORDER_BYTES = 64  # about the size of an entry in the order of all logs, which grows with each log
@@ -137,8 +136,6 @@ class RunFolder:
         self.record: dict[str, Any] = {}
         """The content of job.json, which identifies the job."""
         self._attempt = 0
-        self.waits = False
-        """Whether the job waits for its hosts."""
         self._open: dict[str, IO[bytes]] = {}
         self._lock: int | None = None
         self._full = ""
@@ -151,12 +148,8 @@ class RunFolder:
     @_beginning()
     def wait(self, spec: LaunchSpec, why: str) -> None:
         """Make the folder before the plan, for a job that waits for its hosts. `why`: the reason."""
-        if self._lock is None:
-            self._create()
-        self.waits = True
-        record = record_without_hosts(spec, self.path.resolve(), self._head, detached=self.detached)
-        self.record = {**record, "waiting": why, "started": self.record.get("started", record["started"])}
-        self._record("job.json", self.record)
+        self._create()
+        self._identify(spec, waiting=why)
 
     @_beginning()
     def begin(self, plan: LaunchPlan, left_out: Mapping[str, str] | None = None) -> None:
@@ -164,19 +157,28 @@ class RunFolder:
 
         `left_out`: the hosts that have left the job, each with the reason.
         """
-        if self._lock is None:
-            self._create()
+        self._create()
         self._attempt = plan.spec.attempt
         self._limit.begin()
         self._write(f"plan{self._suffix}.txt", str(plan))
-        started = self.record.get("started", time.time())
-        self.record = record_of(
-            plan, left_out or {}, self.path.resolve(), self._head, started, detached=self.detached
-        )
+        left = [{"host": host, "why": why} for host, why in (left_out or {}).items()]
+        self._identify(plan.spec, plan, left_out=left)
+
+    def _identify(self, spec: LaunchSpec, plan: LaunchPlan | None = None, **more: object) -> None:
+        """Write job.json."""
+        folder, started = self.path.resolve(), self.record.get("started")
+        known = record_of(spec, folder, detached=self.detached, head=self._head, plan=plan, started=started)
+        self.record = {**known, **more}
         self._record("job.json", self.record)
-        self.waits = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the job waits for its hosts."""
+        return "waiting" in self.record
 
     def _create(self) -> None:
+        if self._lock is not None:
+            return
         try:
             self.logs.mkdir(parents=True, exist_ok=self._again)
             self.path.chmod(0o700)

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
+from ..errors import HostError
 from ..hosts.host_facts import Facts
 from ..hosts.hostfile import Host
 from ..hosts.rendezvous import Rendezvous
@@ -98,6 +100,33 @@ class Layout:
         """The command of each rank: the argv of `muster-rank` and its program. `mpi`: as ranks of MPI."""
         abort = mpi and all(facts.mpi4py for facts in self.facts.values())
         return ("muster-rank", *self.spec.program.argv(abort_with_mpi=abort))
+
+
+class Launcher(ABC):
+    """A program that starts the ranks of a job."""
+
+    uses_mpi: bool
+    """Whether the ranks run as an MPI job."""
+
+    @abstractmethod
+    def title(self, head: Facts) -> str:
+        """The name and version of the launcher on the head."""
+
+    @abstractmethod
+    def unfit(self, facts: Facts) -> HostError | None:
+        """The reason why a host cannot be used with this launcher; None if it can."""
+
+    @abstractmethod
+    def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
+        """The argv to run on a host; None where the head starts the ranks."""
+
+    @abstractmethod
+    def environment(self, host: str, layout: Layout) -> dict[str, str]:
+        """Variables for ranks and launcher on a host, besides those that every job has."""
+
+    def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
+        """Hosts that cannot be used together, each with its reason."""
+        return []
 
 
 @dataclass(frozen=True)

@@ -1,48 +1,16 @@
-"""The launchers, their interface for plans and checks, and the placement of ranks."""
+"""Which hosts a launcher can use, and the placement of ranks."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from ..errors import HostError, UnfitError, UsageError
 from ..hosts.host_facts import Facts, minor
 from ..hosts.hostfile import Host
 from ..text.text import count, size
-from .launch_plan import Layout, PlacedRank, Placement
+from .launch_plan import Launcher, PlacedRank, Placement
 from .spec import LauncherName, LaunchSpec
-
-
-class Launcher(Protocol):
-    """A program that starts the ranks of a job."""
-
-    uses_mpi: bool
-    """Whether the ranks run as an MPI job."""
-
-    def title(self, head: Facts) -> str:
-        """The name and version of the launcher on the head."""
-        ...
-
-    def unfit(self, facts: Facts) -> HostError | None:
-        """The reason why a host cannot be used with this launcher; None if it can."""
-        ...
-
-    def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
-        """Hosts that cannot be used together, each with its reason."""
-        ...
-
-    def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
-        """`UsageError` for a backend, or numbers of ranks on hosts, that the launcher cannot start."""
-        ...
-
-    def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
-        """The argv to run on a host; None where the head starts the ranks."""
-        ...
-
-    def environment(self, host: str, layout: Layout) -> dict[str, str]:
-        """Variables for ranks and launcher on a host, besides those that every job has."""
-        ...
 
 
 def launcher_of(name: LauncherName) -> Launcher:
@@ -138,5 +106,6 @@ def place_ranks(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
         )
     spares = hosts[len(hosts_with_ranks) :][: spec.spares]
     placement = Placement(tuple(hosts_with_ranks), ranks, tuple(spares))
-    launcher_of(spec.launcher).check_shape(spec.backend, placement.counts)
+    if spec.backend == "mpi" and not launcher_of(spec.launcher).uses_mpi:
+        raise UsageError("--backend mpi needs MPI to start the ranks; use --launcher mpirun")
     return placement

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from ..errors import HostError
 from ..hosts.host_facts import Facts
 from ..hosts.rendezvous import Rendezvous
-from .launch_plan import Layout
+from .launch_plan import Launcher, Layout
 
 # 4.1 removes the domain from host names by default; 5.0 keeps it, but reports it only with the option. Above
 # 64 hosts, daemons start each other, but in Muster only the head may start daemons. In 4.1 this needs a tree
@@ -109,7 +109,7 @@ OPEN_MPI_FAMILIES = ("4.1", "5.0")
 """The versions that this module can start."""
 
 
-class Mpirun:
+class Mpirun(Launcher):
     """mpirun on the head starts the ranks of all hosts."""
 
     uses_mpi = True
@@ -143,9 +143,6 @@ class Mpirun:
             (host, f"Open MPI {version}; install one version on all hosts")
             for host, version in versions.items()
         ]
-
-    def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
-        """Accept everything: mpirun starts any backend with any numbers of ranks."""
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
         """The argv of mpirun for the head; None for other hosts.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ..errors import HostError, UsageError
+from ..errors import HostError
 from ..hosts.host_facts import Facts
-from .launch_plan import Layout
+from .launch_plan import Launcher, Layout
 
 WITHOUT_LIBUV = """\
 import runpy, torch.distributed as d
@@ -29,7 +27,7 @@ def unfit_for_torch(facts: Facts) -> HostError | None:
     return None
 
 
-class Torchrun:
+class Torchrun(Launcher):
     """torchrun on every host starts the ranks of that host."""
 
     uses_mpi = False
@@ -39,15 +37,6 @@ class Torchrun:
 
     def unfit(self, facts: Facts) -> HostError | None:
         return unfit_for_torch(facts)
-
-    def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
-        """None: torchrun starts with different versions too."""
-        return []
-
-    def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
-        """`UsageError` for MPI. Hosts may have different numbers of ranks."""
-        if backend == "mpi":
-            raise UsageError("--backend mpi needs MPI to start the ranks; use --launcher mpirun")
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
         """The argv of torchrun for each host.

@@ -15,7 +15,7 @@ from ...cli.launch import parts_of
 from ...cli.launch_options import LaunchOptions
 from ...cli.option_values import new_job
 from ...cli.page_after_job import PAGE, end_with_page
-from ...cli.prepared_launch import OnScreen, job_here
+from ...cli.prepared_launch import OnTerminal, job_here
 from ...cli.shared import JSON, LAUNCHER, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
 from ...core.hosts.hostfile import Host
 from ...core.job.events import Event, Output, Stage
@@ -162,7 +162,7 @@ def run_benchmark(spec: LaunchSpec, inventory: Inventory, runs: Path, *, out: bo
     screen = Screen(sys.stdout if out else sys.stderr, frozenset())
     try:
         with Progress() as progress:
-            job = job_here(spec, inventory, runs, (OnScreen(screen), ResultCount(progress)))
+            job = job_here(spec, inventory, runs, [OnTerminal(screen, progress), ResultCount(progress)])
             result = job.run()
     finally:
         screen.close()

@@ -21,7 +21,7 @@ from ...core.connect.bootstrap import quoted
 from ...core.errors import MusterError, UsageError
 from ...core.job.attempt_record import HIDDEN, shown_command
 from ...core.job.driver_on_host import own_code
-from ...core.job.job_record import record_without_hosts
+from ...core.job.job_record import record_of
 from ...core.plan.flags import Flag, Options, flags_of
 from ...core.plan.source_tree import Edits, Tree
 from ...core.plan.spec import LaunchSpec, is_secret
@@ -186,7 +186,7 @@ def _prepare(spec: LaunchSpec, batch: Batch) -> None:
     texts = {"job.json": json.dumps(without_secrets(spec).as_json()), "script": batch.script}
     for name, text in texts.items():
         write_atomically(folder / name, text.encode(), 0o600)
-    record = record_without_hosts(spec, batch.folder, "", detached=True)
+    record = record_of(spec, batch.folder, detached=True)
     write_atomically(batch.folder / "job.json", json.dumps(record, indent=2).encode(), 0o600)
 
 
