@@ -210,7 +210,7 @@ ROUNDS = {
         (
             ("node2", "ssh.silent", "does not speak SSH within 10 s", "look at its console"),
             (
-                *("node3", "ssh.host-key-unknown", "SHA256:"),
+                *("node3", "ssh.host-key-unknown", "host key is known for"),
                 "ssh -o BatchMode=no -o StrictHostKeyChecking=ask -F ",
             ),
         ),
@@ -220,8 +220,13 @@ ROUNDS = {
         3,
         (refused_key,),
         (
-            ("node2", "ssh.login-refused", "/other (Auth", "add the public key there"),
-            ("node3", "ssh.login-refused", "stranger may not log in", "add the public key there"),
+            ("node2", "ssh.login-refused", "Permission denied (publickey)", "add the public key there"),
+            (
+                "node3",
+                "ssh.login-refused",
+                "stranger@127.0.0.1: Permission denied",
+                "add the public key there",
+            ),
         ),
     ),
     "programs are missing": Round(

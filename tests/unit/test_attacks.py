@@ -84,7 +84,7 @@ def test_ssh_takes_no_host_for_an_option(tmp_path: Path) -> None:
     (host,) = hostfile.parse("node1")
     config = tmp_path / "config"
     config.write_text("")
-    assert resolve(host, config).name == "node1"
+    assert resolve(host, config).hostname == "node1"
 
 
 @pytest.mark.parametrize("word", EVIL)

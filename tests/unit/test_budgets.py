@@ -13,7 +13,7 @@ MOST: Mapping[str, int] = {
     "deploy/api": 654,
     "deploy/cli": 3_830,
     "deploy/core/agent": 3_892,
-    "deploy/core/connect": 3_189,
+    "deploy/core/connect": 2_988,
     "deploy/core/content": 578,
     "deploy/core/hosts": 997,
     "deploy/core/job": 4_118,

@@ -130,7 +130,7 @@ def test_a_user_without_a_home_is_told_to_set_one() -> None:
 
 
 def test_a_home_of_nobody_in_an_ssh_configuration_is_no_file() -> None:
-    assert _route("node1", "identityfile ~nobody-at-all/key", ()).identity_files == ()
+    assert _route("node1", "identityfile ~nobody-at-all/key").identity_files == ()
 
 
 def test_the_environment_names_a_user_without_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:

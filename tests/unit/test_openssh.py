@@ -19,11 +19,12 @@ from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from muster.deploy.core.connect.bootstrap import GREETING
 from muster.deploy.core.connect.opener import Access, access_with
+from muster.deploy.core.connect.pipe import Pipe
 from muster.deploy.core.connect.transports import process
 from muster.deploy.core.connect.transports.openssh import OpenSshPipe, command
-from muster.deploy.core.connect.transports.ssh import KeyFiles, PinnedClient, SshPipe, _explain
+from muster.deploy.core.connect.transports.ssh import NotLoggedInError, PinnedClient, SshPipe
 from muster.deploy.core.connect.transports.ssh_config import Route, resolve
-from muster.deploy.core.errors import HostError, UsageError
+from muster.deploy.core.errors import UsageError
 from muster.deploy.core.hosts.hostfile import Host
 from tests.waiting import PATIENCE, wait_until
 
@@ -89,11 +90,42 @@ def test_what_ssh_says_is_quoted_with_its_kind(ssh: Fake, kind: str, said: str, 
     )
 
 
-def test_an_identity_file_that_does_not_exist_is_named(ssh: Fake) -> None:
-    configured = "user ml\nhostname node2\nport 22\nidentityfile /no/such/key"
-    answers = f"if [ \"$1\" = -G ]; then printf '{configured}\\n'; exit; fi\n"
-    refused = ssh(f"{answers}echo 'ml@node2: Permission denied (publickey).' >&2; exit 255").last_words()
-    assert refused.remedy == "correct IdentityFile: there is no /no/such/key"
+@pytest.mark.parametrize(
+    ("setting", "said", "remedy"),
+    [
+        (
+            "identityfile /no/such/key",
+            "ml@node2: Permission denied (publickey).",
+            "correct IdentityFile: there is no /no/such/key",
+        ),
+        ("userknownhostsfile /dev/null", UNKNOWN, "UserKnownHostsFile keeps no key; name a file there that"),
+        ("userknownhostsfile none", UNKNOWN, "UserKnownHostsFile keeps no key; name a file there that does"),
+        (
+            "userknownhostsfile /known",
+            CHANGED,
+            "if you know why: ssh-keygen -R '[10.0.0.9]:2222' -f /known, then confirm the new key with: ssh ",
+        ),
+        ("hostkeyalias the-node", CHANGED, "ssh-keygen -R the-node, then confirm the new key with: ssh "),
+    ],
+)
+def test_the_remedy_is_that_of_the_configuration(ssh: Fake, setting: str, said: str, remedy: str) -> None:
+    configured = f"user ml\nhostname 10.0.0.9\nport 2222\n{setting}"
+    answers = f"if [ \"$1\" = -G ]; then printf '{configured}\n'; exit; fi\n"
+    assert remedy in ssh(f"{answers}cat >&2 <<'END'\n{said}\nEND\nexit 255").last_words().remedy
+
+
+def test_the_login_in_a_remedy_is_that_of_the_hosts_file(ssh: Fake, tmp_path: Path) -> None:
+    ssh("echo 'mysterious' >&2; exit 255")
+    pipe = OpenSshPipe(Host("node2", user="ml", port=2222), "python3", ssh_config=tmp_path / "config")
+    assert pipe.last_words().remedy == f"try: ssh -F {tmp_path}/config -l ml -p 2222 node2"
+
+
+def test_a_host_that_has_the_name_of_this_machine_is_known_to_be_it(ssh: Fake) -> None:
+    ssh("echo 'Connection refused' >&2; exit 255")
+    own = socket.gethostname()
+    known = f"{own} is this machine: as localhost, alone in its hosts file, it needs no SSH"
+    assert OpenSshPipe(Host(own), "python3").last_words().remedy.endswith(known)
+    assert "this machine" not in OpenSshPipe(Host("node1"), "python3").last_words().remedy
 
 
 @pytest.mark.parametrize(
@@ -157,17 +189,18 @@ def test_a_stuck_host_does_not_hold_up_the_end(ssh: Fake, monkeypatch: pytest.Mo
 
     threading.Thread(target=send, daemon=True).start()
     assert began.wait(PATIENCE)
-    wait_until(lambda: waiting_bytes(pipe.descriptor) >= process.PIPE_SIZE, "a full pipe")
+    wait_until(lambda: waiting_bytes(pipe.pid) >= process.PIPE_SIZE, "a full pipe")
     pipe.close(patient=False)
     assert over.wait(PATIENCE)
 
 
-def waiting_bytes(descriptor: int) -> int:
-    """How many bytes of a pipe nobody has read yet."""
-    return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))[0])
+def waiting_bytes(pid: int) -> int:
+    """How many bytes of a process's standard input nobody has read yet."""
+    with Path(f"/proc/{pid}/fd/0").open("rb", buffering=0) as file:
+        return int(struct.unpack("i", fcntl.ioctl(file, termios.FIONREAD, b"\0" * 4))[0])
 
 
-# -- which host keys are taken, and which keys are offered: as ssh(1) does, against a server in this --
+# -- which host keys are taken, and which keys are offered, by a server in this process --
 
 
 Written = Callable[[str, str], Route]
@@ -176,6 +209,9 @@ Written = Callable[[str, str], Route]
 class Server(paramiko.ServerInterface):
     """Lets everybody in."""
 
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         return AUTH_SUCCESSFUL
 
@@ -183,7 +219,13 @@ class Server(paramiko.ServerInterface):
         return OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        threading.Timer(0.1, greet, (channel,)).start()
         return True
+
+
+def greet(channel: paramiko.Channel) -> None:
+    with contextlib.suppress(OSError):  # it is closed
+        channel.sendall(GREETING)
 
 
 def make_key(path: Path, *options: str) -> str:
@@ -228,6 +270,7 @@ def route(tmp_path: Path, server: int) -> Written:
     make_key(tmp_path / "mine")
 
     def write(known: str, options: str = "") -> Route:
+        (tmp_path / "port").write_text(str(server))
         (tmp_path / "known").write_text(known.replace("HOST", f"[127.0.0.1]:{server}"))
         (tmp_path / "config").write_text(
             f"Host *\n  HostName 127.0.0.1\n  User ml\n  IdentityFile {tmp_path}/mine\n"
@@ -238,16 +281,10 @@ def route(tmp_path: Path, server: int) -> Written:
     return write
 
 
-def refusal(route: Route) -> HostError:
-    with pytest.raises(HostError) as caught:
-        SshPipe(route, "python3")
-    return caught.value
-
-
-def connect(route: Route) -> None:
-    connection = PinnedClient(route)
-    connection.open()
-    connection.close()
+def opened(folder: Path) -> Pipe:
+    """What a command gets for the host of `route`, by paramiko or OpenSSH."""
+    port = int((folder / "port").read_text())
+    return Access(ssh_config=str(folder / "config")).open(Host("node1", port=port))
 
 
 def test_a_connection_that_this_side_has_closed_is_explained_too(route: Written, host_key: str) -> None:
@@ -256,30 +293,37 @@ def test_a_connection_that_this_side_has_closed_is_explained_too(route: Written,
     assert pipe.last_words().text == "the SSH connection broke"
 
 
-# ---- host keys --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("known", ["HOST {0}", "HOST {0}\nHOST {1}", "HOST {1}\nHOST {0}"])
+def test_a_key_that_is_pinned_is_taken_also_one_of_several(
+    route: Written, host_key: str, tmp_path: Path, known: str
+) -> None:
+    route(known.format(host_key, make_key(tmp_path / "other")), "")
+    with contextlib.closing(opened(tmp_path)) as pipe:
+        assert pipe.reader.readline() == GREETING
 
 
-def test_any_of_several_keys_that_are_pinned_is_taken(route: Written, host_key: str, tmp_path: Path) -> None:
+def test_a_key_that_is_not_pinned_is_refused_by_both_clients(
+    route: Written, host_key: str, tmp_path: Path
+) -> None:
     other = make_key(tmp_path / "other")
-    connect(route(f"HOST {host_key}\nHOST {other}\n", ""))
-    connect(route(f"HOST {other}\nHOST {host_key}\n", ""))
+    for known, kind in ((f"HOST {other}", "changed"), (f"HOST0 {host_key}", "unknown")):
+        with pytest.raises(NotLoggedInError):
+            SshPipe(route(known, ""), "python3")
+        assert opened(tmp_path).last_words().kind == f"ssh.host-key-{kind}"
 
 
 @pytest.mark.parametrize("listed", [False, True], ids=["in known_hosts", "in RevokedHostKeys"])
-def test_a_revoked_key_is_refused(route: Written, host_key: str, tmp_path: Path, listed: bool) -> None:
+def test_a_revoked_key_is_refused_although_it_is_pinned(
+    route: Written, host_key: str, tmp_path: Path, listed: bool
+) -> None:
     route(
         f"HOST {host_key}\n" + ("" if listed else f"@revoked * {host_key}\n"),
         f"  RevokedHostKeys {tmp_path}/host.pub" if listed else "",
     )
-    port = int((tmp_path / "known").read_text().partition("]:")[2].split()[0])
-    pipe = Access(ssh_config=str(tmp_path / "config")).open(Host("node1", port=port))
-    assert pipe.last_words().kind == "ssh.host-key-revoked"
+    assert opened(tmp_path).last_words().kind == "ssh.host-key-revoked"
 
 
-# ---- keys to log in with ----------------------------------------------------------------------------------
-
-
-def test_key_files_are_tried_in_turn(route: Written, host_key: str, tmp_path: Path) -> None:
+def test_the_key_files_are_tried_in_turn(route: Written, host_key: str, tmp_path: Path) -> None:
     class Choosy:
         """Accepts the second key."""
 
@@ -293,13 +337,9 @@ def test_key_files_are_tried_in_turn(route: Written, host_key: str, tmp_path: Pa
             return []
 
     other, transport = make_key(tmp_path / "other"), Choosy()
-    written = route(f"HOST {host_key}\n", f"  IdentityFile {tmp_path}/other")
-    KeyFiles(written).authenticate(transport)  # type: ignore[arg-type]  # what it needs of one
+    client = PinnedClient(route(f"HOST {host_key}\n", f"  IdentityFile {tmp_path}/other"))
+    client.authenticate(transport)  # type: ignore[arg-type]  # what it needs of one
     assert transport.offered == [" ".join((tmp_path / "mine.pub").read_text().split()[:2]), other]
-    alone = route(f"HOST {host_key}\n", f"  IdentityFile {tmp_path}/gone")
-    with pytest.raises(paramiko.AuthenticationException) as caught:
-        KeyFiles(alone).authenticate(Choosy())  # type: ignore[arg-type]
-    refused = _explain(caught.value, alone)
-    assert refused.kind == "ssh.login-refused"
-    assert refused.text.endswith(f" with the keys {tmp_path}/mine (Authentication failed)")
-    assert refused.remedy == f"correct IdentityFile: there is no {tmp_path}/gone"
+    alone = PinnedClient(route(f"HOST {host_key}\n", ""))
+    with pytest.raises(paramiko.AuthenticationException):
+        alone.authenticate(Choosy())  # type: ignore[arg-type]

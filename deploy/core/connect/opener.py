@@ -95,14 +95,14 @@ class Access:
         config = Path(self.ssh_config) if self.ssh_config else None
         from .transports.ssh_config import resolve
 
-        if self.client == "openssh" or not (route := resolve(host, config)).plain:
-            from .transports.openssh import OpenSshPipe
+        if self.client == "paramiko" and (route := resolve(host, config)).plain:
+            with _without_invoke():
+                from .transports.ssh import NotLoggedInError, SshPipe
+            with contextlib.suppress(NotLoggedInError):
+                return SshPipe(route, python)
+        from .transports.openssh import OpenSshPipe
 
-            return OpenSshPipe(host, python, ssh_config=config)
-        with _without_invoke():
-            from .transports.ssh import SshPipe
-
-        return SshPipe(route, python)
+        return OpenSshPipe(host, python, ssh_config=config)
 
 
 def config_beside(hosts_file: Path) -> Path | None:

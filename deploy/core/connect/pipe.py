@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..errors import HostError
 from ..hosts.hostfile import Host
-from ..wire.frames import Readable, Writable
+from ..wire.frames import Readable
 from .bootstrap import agent_source, is_swallowed
 
 PYTHON_FAILED = "it needs Python 3.9 or newer (--python names another), and a login whose shell runs commands"
@@ -59,11 +59,26 @@ def why_lost(error: HostError, otherwise: str = GONE) -> str:
     return error.text if isinstance(error, SilentError | EndedError) else otherwise
 
 
-class CountingWriter(Writable, Protocol):
-    """A stream to a host that counts what it has written, for lines of progress."""
+class CountingWriter:
+    """A stream to a host that counts what it has written, for lines of progress.
 
-    written: int
-    """Bytes so far, also of a content that is not yet written to its end."""
+    `send` writes some bytes at once, and returns their number; it gets at most `most`.
+    """
+
+    def __init__(self, send: Callable[[memoryview], int], most: int) -> None:
+        self._send, self._most = send, most
+        self.written = 0
+        """Bytes so far, also of a content that is not yet written to its end."""
+
+    def write(self, content: bytes, /) -> None:
+        rest = memoryview(content)
+        while rest:
+            count = self._send(rest[: self._most])
+            self.written += count
+            rest = rest[count:]
+
+    def flush(self) -> None:
+        """Nothing waits here."""
 
 
 class Pipe(Protocol):

@@ -1,13 +1,14 @@
 """An agent over the OpenSSH client: every way to log in that `ssh HOST` has.
 
 A detached driver uses it, because it only has the standard library. It connects from the job's head to the
-other hosts by the head's own SSH configuration. The user's driver uses it on request, for features that
-paramiko lacks: Kerberos, security keys, host certificates, and shared connections (ControlMaster).
+other hosts by the head's own SSH configuration. The user's driver uses it on request, and where paramiko
+cannot log in: with Kerberos, security keys, host certificates, and shared connections (ControlMaster).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import shlex
 import socket
@@ -19,7 +20,7 @@ from ...hosts.hostfile import Host
 from .. import bootstrap
 from ..pipe import KILLED, LostError, why_ended
 from .process import ProcessPipe
-from .ssh_config import Route, confirming, login_command, resolve, ssh_options
+from .ssh_config import login_command, resolve, ssh_options
 
 # No question, no unknown host key, an end when a host is silent, and only this command. No agent for keys and
 # no display is forwarded (-a, -x): an untrusted host could use them.
@@ -63,8 +64,8 @@ _CAUSES = (
 )
 # Lines that explain more than the last one: of a changed key, and of an unknown key.
 _EXPLAINING = ("Offending ", " host key is known for ")
-OF_HOST_KEYS = {"ssh.host-key-changed", "ssh.host-key-unknown"}
-"""Problems after which a person confirms a key: the command for that must ask about it."""
+# Problems after which a person confirms a key: the command for that must ask about it.
+_OF_HOST_KEYS = {"ssh.host-key-changed", "ssh.host-key-unknown"}
 _LOUD = {"ssh.host-key-changed": "HOST KEY CHANGED: ", "ssh.host-key-revoked": "HOST KEY REVOKED: "}
 
 
@@ -128,21 +129,40 @@ class OpenSshPipe(ProcessPipe):
                 " the first host of the hosts file, and for those in ssh_trust_heads",
                 kind=kind,
             )
-        forget = shlex.join(("ssh-keygen", "-R", self._name))
-        advised = "ssh.too-many-keys" if _TOO_MANY in text else kind
-        login = confirming(self._login) if kind in OF_HOST_KEYS else self._login
-        advice = remedy(advised, self._name, shlex.join(login), forget)
-        if advised == "ssh.login-refused":
-            with contextlib.suppress(UsageError):  # then ssh itself does not read its configuration
-                advice = absent_identities(resolve(self._host, self._ssh_config)) or advice
-        return LostError(reason, advice, kind=kind)
+        return LostError(reason, self._remedy("ssh.too-many-keys" if _TOO_MANY in text else kind), kind=kind)
+
+    def _remedy(self, kind: str) -> str:
+        """The remedy, with commands that have the same configuration."""
+        login: Sequence[str] = self._login
+        forget: Sequence[str] = ("ssh-keygen", "-R", self._name)
+        if kind in _OF_HOST_KEYS:  # the configuration may forbid ssh to ask
+            login = (*login[:1], "-o", "BatchMode=no", "-o", "StrictHostKeyChecking=ask", *login[1:])
+        if kind in _OF_HOST_KEYS or kind == "ssh.login-refused":
+            with contextlib.suppress(UsageError):  # ssh itself does not read its configuration
+                route = resolve(self._host, self._ssh_config)
+                forget = route.forgetting
+                if kind == "ssh.login-refused" and route.missing_identities:
+                    absent = (
+                        f"correct IdentityFile: there is no {path}" for path in route.missing_identities
+                    )
+                    return "; ".join(absent)
+                if kind == "ssh.host-key-unknown" and {*route.user_known_hosts} <= {os.devnull}:
+                    kind = "ssh.no-known-hosts"
+        remedy = REMEDIES.get(kind, "try: {login}")
+        remedy = remedy.format(login=shlex.join(login), forget=shlex.join(forget))
+        if kind == "ssh.port-refused" and is_own_name(self._name):
+            remedy += (
+                f"; {self._name} is this machine: as localhost, alone in its hosts file, it needs no SSH"
+            )
+        return remedy
 
 
-# The remedies for hosts that are not reached, by the kind of the problem: the same for both SSH clients.
-_REMEDIES = {
+REMEDIES = {
     "ssh.host-key-changed": "either the host was reinstalled, or someone is in between; if you know why: "
     "{forget}, then confirm the new key with: {login} (after muster setup: run it again)",
     "ssh.host-key-unknown": "compare the fingerprint with the host's own, and confirm it once with: {login}",
+    "ssh.no-known-hosts": "UserKnownHostsFile keeps no key; name a file there that does, such as "
+    "~/.ssh/known_hosts, then compare the fingerprint with the host's own, and confirm it once with: {login}",
     "ssh.host-key-revoked": "do not log in there; give the host a new key, and pin that one",
     "ssh.login-refused": "add the public key there, or name another account (user=); "
     "a key with a passphrase needs ssh-add first",
@@ -156,23 +176,7 @@ _REMEDIES = {
     "ssh.no-session": "raise MaxSessions in its sshd_config (0 allows none); see its log",
     "ssh.silent": "is the host overloaded or frozen, or another service there? look at its console",
 }
-
-
-def remedy(kind: str, name: str, login: str, forget: str) -> str:
-    """The remedy for a problem with the host of this name.
-
-    `login`: the command that logs in there by hand, with the same configuration. `forget`: the command that
-    removes its key from known_hosts.
-    """
-    advice = _REMEDIES.get(kind, "try: {login}").format(login=login, forget=forget)
-    if kind == "ssh.port-refused" and is_own_name(name):
-        advice += f"; {name} is this machine: as localhost, alone in its hosts file, it needs no SSH"
-    return advice
-
-
-def absent_identities(route: Route) -> str:
-    """The remedy for identity files that the configuration names and that do not exist; empty for none."""
-    return "; ".join(f"correct IdentityFile: there is no {path}" for path in route.missing_identities)
+"""The remedies for hosts that are not reached, by the kind of the problem."""
 
 
 def is_own_name(name: str) -> bool:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from ...errors import HostError
-from ...wire.frames import Readable
 from ..bootstrap import BOOTSTRAP
 from ..pipe import KILLED, PYTHON_MISSING, CountingWriter, EndedError, LostError, why_ended
 
@@ -22,24 +21,6 @@ CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
 # reads, must not block the driver.
 PIPE_SIZE = 1 << 17
 PART_BYTES = 1 << 20  # of a content that is written at once: a line of progress shows how many
-
-
-class _Unbuffered:
-    """A pipe to a child, without the lock of a buffer: it can be closed while another thread writes."""
-
-    def __init__(self, raw: io.FileIO) -> None:
-        self._raw = raw
-        self.written = 0
-
-    def write(self, content: bytes, /) -> None:
-        rest = memoryview(content)
-        while rest:
-            count = self._raw.write(rest[:PART_BYTES])
-            self.written += count
-            rest = rest[count:]
-
-    def flush(self) -> None:
-        """Nothing waits here."""
 
 
 class ProcessPipe:
@@ -61,29 +42,14 @@ class ProcessPipe:
         )
         with contextlib.suppress(OSError, AttributeError):  # the limit of a user with many pipes; not Linux
             fcntl.fcntl(cast(io.FileIO, self._process.stdin), fcntl.F_SETPIPE_SZ, PIPE_SIZE)
-        self._reader = io.BufferedReader(cast(io.FileIO, self._process.stdout), 1 << 16)
-        self._writer = _Unbuffered(cast(io.FileIO, self._process.stdin))
+        self.reader = io.BufferedReader(cast(io.FileIO, self._process.stdout), 1 << 16)
+        # Without the lock of a buffer: the pipe can be closed while another thread writes.
+        self.writer = CountingWriter(cast(io.FileIO, self._process.stdin).write, PART_BYTES)
 
     @property
     def pid(self) -> int:
         """The process id of the child."""
         return self._process.pid
-
-    @property
-    def descriptor(self) -> int:
-        """The file descriptor of the agent's stdin."""
-        assert self._process.stdin is not None  # noqa: S101  # stdin=PIPE
-        return self._process.stdin.fileno()
-
-    @property
-    def reader(self) -> Readable:
-        """The agent's stdout."""
-        return self._reader
-
-    @property
-    def writer(self) -> CountingWriter:
-        """The agent's stdin: its lifeline."""
-        return self._writer
 
     def end_and_lines(self) -> tuple[int, list[str]]:
         """Wait for the child's end; its exit status, and the lines of its stderr."""

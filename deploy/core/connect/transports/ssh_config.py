@@ -33,7 +33,6 @@ MOST_KEYS = 5
 class Route:
     """The route to a host: the settings of `ssh -G` that Muster uses."""
 
-    name: str
     hostname: str
     user: str
     port: int
@@ -41,14 +40,10 @@ class Route:
     known_hosts_files: tuple[str, ...]
     host_key_alias: str | None
     connect_seconds: int
-    ssh: tuple[str, ...]
-    """The command that logs in there by hand, with the same configuration."""
     user_known_hosts: tuple[str, ...]
     """The files for keys that a person confirms: every file of UserKnownHostsFile, also absent ones."""
     missing_identities: tuple[str, ...]
     """The identity files that the configuration names and that do not exist."""
-    strict: bool
-    """Whether ssh asks nobody about an unknown key (StrictHostKeyChecking yes, BatchMode yes)."""
     plain: bool
     """Whether paramiko can log in there: with key files alone, and no more than the settings above.
 
@@ -62,14 +57,11 @@ class Route:
         return self.host_key_alias or server
 
     @property
-    def confirming(self) -> tuple[str, ...]:
-        """The command that logs in there by hand, and asks about an unknown key."""
-        return confirming(self.ssh) if self.strict else self.ssh
-
-
-def confirming(ssh: Sequence[str]) -> tuple[str, ...]:
-    """The command of ssh, made to ask about an unknown key whatever the configuration says."""
-    return (*ssh[:1], "-o", "BatchMode=no", "-o", "StrictHostKeyChecking=ask", *ssh[1:])
+    def forgetting(self) -> tuple[str, ...]:
+        """The command that removes the key of the host from its known_hosts file."""
+        file = next(iter(self.user_known_hosts), "")
+        elsewhere = ("-f", file) if file and file != str(Path(ssh_home(), ".ssh", "known_hosts")) else ()
+        return ("ssh-keygen", "-R", self.known_as, *elsewhere)
 
 
 def ssh_options(host: Host, ssh_config: Path | None) -> tuple[str, ...]:
@@ -96,10 +88,10 @@ def resolve(host: Host, ssh_config: Path | None) -> Route:
         raise UsageError("no ssh on PATH; install the OpenSSH client") from None
     if done.returncode != 0:
         raise UsageError(done.stderr.strip())
-    return _route(host.name, done.stdout, login_command(host, ssh_config))
+    return _route(host.name, done.stdout)
 
 
-def _route(name: str, answer: str, ssh: tuple[str, ...]) -> Route:
+def _route(name: str, answer: str) -> Route:
     settings: dict[str, list[str]] = {}
     for line in answer.splitlines():
         key, _, value = line.partition(" ")
@@ -123,7 +115,6 @@ def _route(name: str, answer: str, ssh: tuple[str, ...]) -> Route:
     has_keys = 0 < len(found) <= MOST_KEYS and all(map(_is_usable, found))
     has_rules = any(map(setting, OF_SSH)) or any(map(_has_rules, known_hosts_files))
     return Route(
-        name=name,
         hostname=setting("hostname") or name,
         user=setting("user") or "",
         port=int(setting("port") or "22"),
@@ -131,10 +122,8 @@ def _route(name: str, answer: str, ssh: tuple[str, ...]) -> Route:
         known_hosts_files=known_hosts_files,
         host_key_alias=setting("hostkeyalias"),
         connect_seconds=int(seconds) if seconds else DEFAULT_CONNECT_SECONDS,
-        ssh=ssh,
         user_known_hosts=tuple(paths(shlex.split(" ".join(settings.get("userknownhostsfile", []))))),
         missing_identities=tuple(path for path in paths(identities) if not (by_default or path in found)),
-        strict=setting("stricthostkeychecking") in {"yes", "true"} or setting("batchmode") == "yes",
         plain=has_keys and not (has_tokens or asks_agent or has_rules),
     )
 
