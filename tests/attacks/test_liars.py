@@ -344,7 +344,8 @@ def require_named(ended: Ended) -> None:
 
 
 # These read the same answer in the same way as another command.
-REPEATED = {"check by facts", "launch by prepare", "launch by ping", "logs", "attach", "stop", "get"}
+REPEATED = {"check by facts", "check by network", "launch by prepare", "launch by ping", "logs", "attach"}
+REPEATED |= {"stop", "stacks", "get", "put", "run", "clean"}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from tests.waiting import PATIENCE, read_until
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
-both = pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 mostly_mpirun = pytest.mark.parametrize(
     "launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)]
 )
@@ -101,7 +100,7 @@ def test_six_ranks_on_three_hosts_train_as_the_readme_says(cluster: Cluster, tmp
     assert len(losses) == 15
 
 
-@both
+@mostly_mpirun
 def test_every_rank_is_where_the_plan_says_and_meets_at_one_address(project: Project, launcher: str) -> None:
     (project.path / "hosts.txt").write_text("node2 slots=1\nnode1 slots=3\nnode3 slots=2\n")
     done = project.launch("--launcher", launcher, "--script", "program.py")

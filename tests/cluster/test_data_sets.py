@@ -7,6 +7,8 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.launching import Project
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.soak
 def test_every_rank_reads_what_left_this_machine_once(project: Project, cluster: Cluster) -> None:
     folder = project.path.parent / "digits"
     folder.mkdir()

@@ -135,6 +135,7 @@ def test_a_detached_job_is_lost_with_its_driver(project: Project, cluster: Clust
     no_job_is_left(cluster)
 
 
+@pytest.mark.soak
 def test_logs_are_one_story_with_filters(project: Project, cluster: Cluster) -> None:
     job = project.detach("--script", "slow.py", "--args=6 0", "--env", "HF_TOKEN=hf_0f1e2d")
     followed = project.muster("logs", job, "-f", "--rank", "5").stdout

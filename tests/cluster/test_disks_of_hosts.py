@@ -49,6 +49,7 @@ def test_a_full_disk_hides_no_end(project: Project, cluster: Cluster, launcher: 
     assert "note: node3: no space left on the disk of /home/muster/.muster/" in done.output
 
 
+@pytest.mark.soak
 def test_a_home_without_programs_is_found_by_check_and_launch(project: Project, cluster: Cluster) -> None:
     with node3_on_tmpfs("noexec,size=200m", project, cluster):
         checked = json.loads(project.muster("check", "--json").stdout)

@@ -61,6 +61,7 @@ def test_a_host_that_cannot_be_reached_keeps_no_other_from_its_work(project: Pro
     assert done.stderr.startswith("nowhere.invalid: ")
 
 
+@pytest.mark.soak
 def test_a_command_that_takes_too_long_is_ended_with_all_it_started(project: Project) -> None:
     script = "[ $(hostname) != node2 ] || { setsid sleep 300 & sleep 300; }; echo done"
     # Within this time the others must be done, on the busiest machine.
@@ -94,6 +95,7 @@ def test_nothing_goes_on_without_who_asked_for_it(project: Project, cluster: Clu
         assert said == "interrupted; the command is ended on every host\n"
 
 
+@pytest.mark.soak
 def test_files_go_to_every_host_and_come_back_as_they_were(project: Project, cluster: Cluster) -> None:
     source = project.path / "big file.bin"
     source.write_bytes(os.urandom(2_500_000))
@@ -193,6 +195,7 @@ def on_a_terminal(command: list[str], project: Project, typed: bytes) -> str:
     return shown
 
 
+@pytest.mark.soak
 def test_cleaning_takes_what_is_over_and_leaves_what_runs(project: Project, cluster: Cluster) -> None:
     (project.path / "wait.py").write_text("import sys, time; time.sleep(float(sys.argv[1]))")
     over = project.launch("--script", "wait.py", "--args=0").job
@@ -218,6 +221,7 @@ for name, text in (("last.pt", socket.gethostname()), ("same.txt", "x"), (os.env
 """
 
 
+@pytest.mark.soak
 def test_what_a_job_wrote_comes_from_every_host(project: Project) -> None:
     (project.path / "save.py").write_text(WRITING)
     job = project.detach("--np", "3", "--per-host", "1", "save.py")

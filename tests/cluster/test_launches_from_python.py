@@ -6,6 +6,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.cluster.striking import clean_at
 from tests.launching import Project
 
@@ -43,6 +45,7 @@ print(job.result.state, len(job.result.ranks))
 """
 
 
+@pytest.mark.soak
 def test_functions_and_detached_jobs_run_on_three_hosts(project: Project, cluster: Cluster) -> None:
     (project.path / "library.py").write_text(LIBRARY)
     (project.path / "own.py").write_text(PROGRAM)

@@ -131,6 +131,7 @@ def test_after_kill_9_of_a_part_the_gpus_are_free(holding: Project, gpus: Cluste
     wait_until(lambda: races.leftovers(gpus) == [], "the end of the leases", patience=60.0)
 
 
+@pytest.mark.soak
 def test_a_restart_keeps_its_gpus(holding: Project, gpus: Cluster) -> None:
     (holding.path / "fails.py").write_text(HOLDS + FAILS_ONCE)
     with races.agents(gpus) as racer:

@@ -99,6 +99,7 @@ def test_a_host_with_a_certificate_is_known_by_its_authority(
         cluster.exec("node1", ["kill", pid])
 
 
+@pytest.mark.soak
 def test_check_finds_the_same_as_with_paramiko(project: Project, cluster: Cluster) -> None:
     hosts = "node1\nnode2 port=1\nnode3 user=stranger\nnowhere.invalid\n"
     (project.path / "hosts.txt").write_text(hosts)

@@ -19,6 +19,7 @@ def packaged(project: Project) -> Project:
     return project
 
 
+@pytest.mark.soak
 def test_hosts_without_an_index_get_the_packages_from_here_once(packaged: Project, cluster: Cluster) -> None:
     words = ("--requirements", "requirements.txt", "--system-torch", "--script", "uses.py")
     first = packaged.launch(*words)

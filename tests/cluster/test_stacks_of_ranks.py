@@ -64,19 +64,6 @@ def assert_odd(shown: str) -> None:
     assert odd.startswith("\n    read_shard (stuck.py:5)"), shown
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
-def test_the_odd_rank_of_a_stall_is_named(project: Project, cluster: Cluster, launcher: str) -> None:
-    (project.path / "stuck.py").write_text(PROGRAM)
-    words = ("--launcher", launcher, "--script", "stuck.py", "--stall-timeout", "8")
-    with project.start(*words) as driver:
-        output = driver.communicate(timeout=PATIENCE)[0]
-    assert driver.returncode == 3, output
-    assert "FAILED  no rank has printed anything or used its processor for 8 s" in output
-    assert "; rank 5 on node3 is elsewhere in the code" in output
-    (kept,) = (project.path / "runs").glob("*/stacks.txt")
-    assert_odd(kept.read_text())
-
-
 def test_a_job_that_is_nowhere_has_no_stacks(project: Project, cluster: Cluster) -> None:
     done = stacks(project, "20260101-000000-0000")
     assert done.returncode == 2

@@ -57,12 +57,14 @@ def project(
         assert sorted(path.name for path in (place / ".muster").iterdir()) == [".gitignore"]
 
 
+@pytest.mark.soak
 def test_the_cluster_is_fit_by_the_hosts_file_that_was_written(installed: Installed, project: Path) -> None:
     done = installed.muster("check", cwd=project)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == [*NODES]
 
 
+@pytest.mark.soak
 def test_every_node_is_healthy(project: Path, env: dict[str, str]) -> None:
     """The other tests' nodes have no health check (quiet.yaml); `muster cluster up` waits for this one."""
     containers = [f"{env['COMPOSE_PROJECT_NAME']}-{node}-1" for node in NODES]

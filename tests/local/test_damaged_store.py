@@ -27,18 +27,3 @@ def test_a_launch_never_runs_a_damaged_program_and_heals_the_store(project: Proj
     assert again.status == 0, again.output
     assert "[0 localhost] the real program" in again.output
     assert kept.read_text() == PROGRAM
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_a_detached_job_never_runs_a_damaged_program(project: Project, kind: str) -> None:
-    (project.path / "said.py").write_text(PROGRAM)
-    first = project.launch("--script", "said.py")
-    assert first.status == 0, first.output
-    kept = Path(project.env["HOME"], ".muster", "store", DIGEST[:2], DIGEST[2:])
-    DAMAGE[kind](kept)
-    job = project.detach("--script", "said.py")
-    attached = project.muster("attach", job)
-    assert attached.returncode == 0, attached.stdout + attached.stderr
-    assert "the real program" in attached.stdout
-    assert kept.read_text() == PROGRAM

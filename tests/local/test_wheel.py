@@ -184,7 +184,10 @@ def test_without_ansible_setup_says_how_to_get_it(installed: Installed, place: P
     assert "pip install 'ansible-core>=2.19'" in done.stderr
 
 
-@pytest.mark.parametrize(("program", "launcher"), [("muster", "torchrun"), ("fab", "mpirun")])
+@pytest.mark.parametrize(
+    ("program", "launcher"),
+    [pytest.param("muster", "torchrun", marks=pytest.mark.soak), ("fab", "mpirun")],
+)
 def test_project_names_are_its_own(installed: Installed, place: Path, program: str, launcher: str) -> None:
     make_hostile(place)
     assert installed.muster("init", cwd=place).returncode == 0

@@ -84,10 +84,8 @@ def test_a_ring_of_three_ranks_passes_on_what_arrives(tmp_path: Path) -> None:
     assert "pipeline: [8.0, 16.0, 24.0, 32.0]" in printed[2]
 
 
-@pytest.mark.parametrize(
-    ("launcher", "ranks"),
-    [pytest.param("single", 1, marks=soak), ("mpirun", 2), pytest.param("mpirun", 3, marks=soak)],
-)
+@soak
+@pytest.mark.parametrize(("launcher", "ranks"), [("single", 1), ("mpirun", 2), ("mpirun", 3)])
 def test_gradients_that_mpi4py_adds_are_those_of_ddp(launch: Launch, launcher: str, ranks: int) -> None:
     """At any number of ranks: 96 samples of a batch divide among them. mpi_checks/ has the harder cases."""
     printed = run(launch, launcher, ranks, "mpi4py_allreduce.py")
@@ -106,9 +104,14 @@ def test_mpi4py_without_mpirun_is_refused(launch: Launch) -> None:
     assert "communication over MPI needs the ranks started by the mpirun" in job.stdout + job.stderr
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("spawn", marks=soak)])
-def test_a_parameter_server_learns_from_every_worker(launch: Launch, launcher: str) -> None:
+def test_a_parameter_server_learns_from_every_worker(tmp_path: Path) -> None:
     """On three hosts: tests/cluster/test_cluster_examples.py."""
+    learned("".join(run_script(EXAMPLES / "parameter_server.py", 2, out=tmp_path)), workers=1)
+
+
+@soak
+@pytest.mark.parametrize("launcher", ["mpirun", "spawn"])
+def test_a_parameter_server_learns_under_a_launcher(launch: Launch, launcher: str) -> None:
     learned(run(launch, launcher, 2, "parameter_server.py"), workers=1)
 
 

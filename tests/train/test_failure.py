@@ -39,7 +39,8 @@ RECORDED = {"exception": "RuntimeError: out of paper", "exit": "SystemExit: 3"}
     [
         pytest.param("mpirun", "exception", 1, False, id="mpirun, exception, in MPI"),
         pytest.param("mpirun", "exit", 3, True, id="mpirun, exit, without MPI"),
-        pytest.param("mpirun", "kill", 137, False, id="mpirun, kill, in MPI"),
+        # A killed rank says nothing itself; tests/local/test_local_launch.py has what Muster says of it.
+        pytest.param("mpirun", "kill", 137, False, id="mpirun, kill, in MPI", marks=pytest.mark.soak),
         pytest.param("torchrun", "exception", 1, False, id="torchrun, exception"),
         pytest.param("spawn", "exit", 3, False, id="spawn, exit"),
         pytest.param("spawn", "crash", 139, False, id="spawn, crash", marks=pytest.mark.soak),

@@ -47,6 +47,7 @@ def test_a_rank_that_leaves_is_named_by_those_that_wait_for_it(launch: Launch) -
     hold("mpi backend: a rank that leaves", seconds, 4.0)
 
 
+@pytest.mark.soak  # it reads the same as one that leaves
 def test_a_rank_that_destroys_its_group_early_is_named_before_the_time_out(launch: Launch) -> None:
     job, _ = fail(launch, "destroys")
     assert job.status in ABORTED
@@ -66,7 +67,7 @@ def test_a_rank_that_does_not_come_in_time_is_named(launch: Launch) -> None:
     hold("mpi backend: a rank that does not come, with a time-out of 5 s", seconds, 8.0)
 
 
-@pytest.mark.parametrize("way", ["misses", "misses_early"])
+@pytest.mark.parametrize("way", [pytest.param("misses", marks=pytest.mark.soak), "misses_early"])
 def test_ranks_that_call_unlike_collectives_are_told_how(launch: Launch, way: str) -> None:
     """At the end of a short job, and during a long one; test_mpi_backend_watchdog.py has other calls."""
     job = launch("mpirun", 2, "-m", "tests.train.failing_rank", way)

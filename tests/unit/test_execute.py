@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -88,29 +89,30 @@ class Hosts:
         self.events = Inbox()
         self.folder: RunFolder | None = None
 
-    def tell(self, teller: str, event: str, **frame: Any) -> None:
+    def tell(self, teller: str, event: str, **frame: Any) -> Hosts:
         said = json.loads(json.dumps({"event": event, "time": time.time(), **frame}))
         self.events.put(Event(teller, of_frame(said)))
+        return self
 
-    def start_all(self) -> None:
+    def start_all(self) -> Hosts:
         for placed in self.plan.ranks:
             self.start(placed.rank)
+        return self
 
-    def start(self, rank: int, **other: Any) -> None:
+    def lose(self, host: str, why: LostError) -> Hosts:
+        self.events.put(Event(host, Lost(why)))
+        return self
+
+    def start(self, rank: int, **other: Any) -> Hosts:
         placed = self.plan.ranks[rank]
         said = {"rank": rank, "local_rank": placed.local_rank, "world_size": len(self.plan.ranks), **other}
-        self.tell(said.pop("host", placed.host), "rank-start", **said)
+        return self.tell(said.pop("host", placed.host), "rank-start", **said)
 
-    def end(self, *ranks: int, code: int = 0, at: float = 0.0, tail: tuple[str, ...] = ()) -> None:
+    def end(self, *ranks: int, code: int = 0, at: float = 0.0, tail: tuple[str, ...] = ()) -> Hosts:
         for rank in ranks:
-            self.tell(
-                self.plan.ranks[rank].host,
-                "rank-end",
-                rank=rank,
-                code=code,
-                time=at or time.time(),
-                tail=tail,
-            )
+            ended = {"rank": rank, "code": code, "time": at or time.time(), "tail": tail}
+            self.tell(self.plan.ranks[rank].host, "rank-end", **ended)
+        return self
 
     def run(self, start_timeout: float = 5.0, stall_timeout: Any = 0, emit: Emit = drop) -> LaunchResult:
         channels: Any = self.channels
@@ -122,6 +124,11 @@ class Hosts:
         attempt = attempt_of(dataclasses.replace(self.plan, spec=spec), cluster, emit, features, self.folder)
         features.tell(Feature.begins, attempt)
         return features.revise(Feature.ended, attempt, LaunchLoop(attempt, features).run())
+
+    def fails(self, **options: Any) -> Failure:
+        failure = self.run(**options).failure
+        assert failure
+        return failure
 
 
 @pytest.fixture
@@ -186,16 +193,6 @@ def test_muster_stop_on_another_machine_gives_the_grace(hosts: Hosts) -> None:
     assert ("stop", {"grace": 5.0, "patience": 0.0}) in hosts.channels["node1"].asked
 
 
-def test_an_mpirun_that_exits_0_is_not_believed(hosts: Hosts) -> None:
-    hosts.start_all()
-    hosts.end(0, 1)
-    hosts.tell("node1", "command-end", code=0)
-    result = hosts.run()
-    assert result.failure is not None
-    assert result.exit_status == 1
-    assert "without an end of rank 2 (node2), rank 3 (node2)" in result.failure.reason
-
-
 def test_a_silent_host_is_the_failure_when_the_launcher_ends_the_job(hosts: Hosts, tmp_path: Path) -> None:
     lost = hosts.channels["node2"]
     lost.unanswered = {"stop"}
@@ -236,49 +233,11 @@ def test_a_host_may_be_asked_to_have_the_job_stopped(hosts: Hosts) -> None:
     hosts.start_all()
     hosts.tell("node1", "stop-asked", by="ada on \x1b[2Jlaptop")
     hosts.end(0, code=1)  # what the end itself brings about
-    result = hosts.run()
-    assert result.failure is not None
-    assert (result.failure.kind, result.exit_status) == ("stopped", 143)
-    assert result.failure.reason.startswith("muster stop, ada on ")
-    assert result.failure.reason.endswith("laptop, through node1")
-    assert "\x1b" not in result.failure.reason
-
-
-def test_only_the_head_passes_a_stop_on(hosts: Hosts) -> None:
-    hosts.start_all()
-    hosts.tell("node2", "stop-asked", by="ada")
-    failure = hosts.run().failure
-    assert failure is not None
-    assert (failure.kind, failure.host) == ("host", "node2")
-    assert "it says that somebody stops the job, which only the head can know" in failure.reason
-
-
-def test_fewer_hosts_than_planned_is_a_failure(hosts: Hosts) -> None:
-    for rank in range(4):
-        hosts.start(rank, host="node1", local_rank=rank)
-    hosts.end(0, 1, 2, 3)
-    hosts.tell("node1", "command-end", code=0)
-    result = hosts.run()
-    assert result.failure is not None
-    assert result.failure.kind == "placement"
-    assert "rank 2 on node1: it started as local rank 2 on node1" in result.failure.headline
-    assert "local rank 0 on node2" in result.failure.reason
-
-
-def test_four_worlds_of_one_rank_are_a_failure(hosts: Hosts) -> None:
-    hosts.start(0, world_size=1)
-    result = hosts.run()
-    assert result.failure is not None
-    assert "in a world of 1; planned: local rank 0 on node1 in a world of 4" in result.failure.reason
-
-
-def test_the_first_failure_is_the_one_that_happened_first_not_the_one_reported_first(hosts: Hosts) -> None:
-    hosts.start_all()
-    hosts.end(0, code=1, at=1000.2, tail=("Connection closed by peer",))
-    hosts.end(3, code=3, at=1000.1)
-    result = hosts.run()
-    assert result.failure is not None
-    assert (result.failure.rank, result.failure.host, result.exit_status) == (3, "node2", 3)
+    failure = hosts.fails()
+    assert (failure.kind, failure.exit_status) == ("stopped", 143)
+    assert failure.reason.startswith("muster stop, ada on ")
+    assert failure.reason.endswith("laptop, through node1")
+    assert "\x1b" not in failure.reason
 
 
 def test_the_clocks_of_hosts_may_differ(hosts: Hosts) -> None:
@@ -286,35 +245,8 @@ def test_the_clocks_of_hosts_may_differ(hosts: Hosts) -> None:
     hosts.start_all()
     hosts.end(0, code=1, at=5000.0)
     hosts.end(3, code=3, at=5000.0 - 3600.1)
-    result = hosts.run()
-    assert result.failure is not None
-    assert result.failure.rank == 3
-
-
-def test_a_signal_has_the_status_that_a_shell_gives_it(hosts: Hosts) -> None:
-    hosts.start_all()
-    hosts.end(2, code=-9)
-    result = hosts.run()
-    assert result.failure is not None
-    assert (result.failure.reason, result.exit_status) == ("SIGKILL (9)", 137)
-
-
-def test_a_kill_by_the_kernel_is_told_apart(hosts: Hosts) -> None:
-    hosts.start_all()
-    killed = {"code": -9, "out_of_memory": {"limit": 256 << 20}}
-    hosts.tell("node2", "rank-end", rank=2, time=time.time(), tail=[], **killed)
-    result = hosts.run()
-    assert result.failure is not None
-    said = "SIGKILL (9): out of memory, the kernel chose it (limit 256 MiB)"
-    assert (result.failure.rank, result.failure.reason, result.exit_status) == (2, said, 137)
-
-
-def test_a_launcher_that_the_kernel_killed_is_told_apart_too(hosts: Hosts) -> None:
-    hosts.start_all()
-    hosts.tell("node1", "command-end", code=-9, out_of_memory={"limit": None})
-    result = hosts.run()
-    assert result.failure is not None
-    assert result.failure.reason == "mpirun ended with SIGKILL (9): out of memory, the kernel chose it"
+    failure = hosts.fails()
+    assert failure.rank == 3
 
 
 def test_a_stall_ends_with_stacks(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -335,33 +267,13 @@ def test_a_stall_ends_with_stacks(hosts: Hosts, monkeypatch: pytest.MonkeyPatch,
     assert result.as_json()["why"]["headline"] == "no rank of the job is running"
 
 
-def test_what_ends_because_it_was_stopped_is_no_failure_of_its_own(hosts: Hosts) -> None:
-    hosts.start_all()
-    hosts.end(2, code=1, at=1000.0)
-    hosts.tell("node1", "command-end", code=1)
-    result = hosts.run()
-    assert result.failure is not None
-    assert result.failure.rank == 2
-
-
-def test_a_launcher_that_ends_before_any_rank_is_quoted(hosts: Hosts) -> None:
-    hosts.tell("node1", "launcher", stream="err", text="There are not enough slots available\n")
-    hosts.tell("node1", "command-end", code=213)
-    result = hosts.run()
-    assert result.failure is not None
-    assert result.exit_status == 213
-    assert result.failure.tail == ("There are not enough slots available",)
-    assert "without a start of rank 0 (node1), rank 1 (node1)" in result.failure.reason
-
-
 def test_ranks_that_do_not_start_in_time_are_named_with_how_far_their_hosts_came(hosts: Hosts) -> None:
     hosts.tell("node1", "shell", number=7, host="node2", command=DAEMON)
     hosts.start(0)
-    result = hosts.run(start_timeout=1e-9)
-    assert result.failure is not None
-    assert result.exit_status == 3
+    failure = hosts.fails(start_timeout=1e-9)
+    assert failure.exit_status == 3
     said = "rank 1 (node1: mpirun started), ranks 2-3 (node2: mpirun's daemon asked for) had not started"
-    assert result.failure.reason.startswith(said)
+    assert failure.reason.startswith(said)
 
 
 def test_ranks_that_start_late_on_busy_hosts_are_told_with_the_load_and_the_option(hosts: Hosts) -> None:
@@ -369,9 +281,8 @@ def test_ranks_that_start_late_on_busy_hosts_are_told_with_the_load_and_the_opti
     hosts.start(1)
     for name in ("node1", "node2"):
         hosts.tell(name, "sample", sample=json.dumps({"cpus": 2, "load": 34.6, "ranks": []}))
-    result = hosts.run(start_timeout=1e-9)
-    assert result.failure is not None
-    assert result.failure.reason.endswith(
+    failure = hosts.fails(start_timeout=1e-9)
+    assert failure.reason.endswith(
         " had not started after 0 s; node2 is busy (a load of 35 on 2 processors): "
         "--start-timeout SECONDS waits longer"
     )
@@ -387,29 +298,20 @@ def test_a_launcher_that_hangs_at_its_exit_is_ended_and_noted(hosts: Hosts) -> N
 
 def test_hosts_that_are_lost_together_are_all_named(hosts: Hosts) -> None:
     hosts.start_all()
-    hosts.events.put(Event("node2", Lost(LostError("ended"))))
-    hosts.events.put(Event("node1", Lost(LostError("ended"))))
+    hosts.lose("node2", LostError("ended"))
+    hosts.lose("node1", LostError("ended"))
     result = hosts.run()
     assert result.failure is not None
     assert (result.failure.kind, result.failure.host, result.exit_status) == ("host", "node2", 3)
     assert result.notes == ("also lost: node1: the SSH connection to its agent is gone",)
 
 
-def test_an_agent_that_was_killed_is_said_to_be(hosts: Hosts) -> None:
-    hosts.start_all()
-    hosts.events.put(Event("node2", Lost(LostError("its agent was killed there", kind="agent.killed"))))
-    result = hosts.run()
-    assert result.failure is not None
-    assert result.failure.headline == "node2: its agent was killed there"
-
-
 def test_a_silent_host_is_a_failure_with_its_name_and_is_not_waited_for(hosts: Hosts) -> None:
     hosts.channels["node2"].silence = SILENCE_SECONDS + 1
     hosts.start_all()
-    result = hosts.run()
-    assert result.failure is not None
-    assert (result.failure.host, result.exit_status) == ("node2", 3)
-    assert "silent for 10 s" in result.failure.reason
+    failure = hosts.fails()
+    assert (failure.host, failure.exit_status) == ("node2", 3)
+    assert "silent for 10 s" in failure.reason
     assert "stop" not in [name for name, _ in hosts.channels["node2"].asked]
 
 
@@ -431,33 +333,6 @@ def test_a_host_that_speaks_for_another_is_a_failure(hosts: Hosts, report: dict[
     assert (result.failure.kind, result.failure.host, result.exit_status) == ("host", "node2", 3)
     assert "protocol error: " in result.failure.reason
     assert not result.ends
-
-
-def test_a_host_that_was_cut_off_for_what_it_sent_fails_with_that_reason(hosts: Hosts) -> None:
-    hosts.start_all()
-    sent = LostError("protocol error: cores", kind="host.protocol-error", host="node2")
-    hosts.events.put(Event("node2", Lost(sent)))
-    result = hosts.run()
-    assert result.failure is not None
-    assert result.failure.headline == "node2: protocol error: cores"
-
-
-@pytest.mark.parametrize(
-    ("event", "frame", "said"),
-    [
-        ("command-end", {"code": -9}, "mpirun ended with SIGKILL (9)"),
-        ("daemon-end", {"name": "orted", "code": -9}, "orted ended with SIGKILL (9)"),
-        ("shell-end", {"code": 255}, "mpirun's daemon ended with exit status 255"),
-    ],
-)
-def test_a_killed_launcher_is_the_cause(hosts: Hosts, event: str, frame: dict[str, Any], said: str) -> None:
-    hosts.tell("node1", "shell", number=3, host="node1", command=DAEMON)
-    hosts.start_all()
-    hosts.end(2, code=-15, at=1000.2)  # as its agent saw it; the driver hears of it first
-    hosts.tell("node1", event, time=1000.1, **frame)
-    result = hosts.run()
-    assert result.failure is not None
-    assert (result.failure.kind, result.failure.host, result.failure.reason) == ("launcher", "node1", said)
 
 
 def test_mpirun_reaches_only_the_hosts_of_its_job(hosts: Hosts) -> None:
@@ -482,19 +357,9 @@ def test_mpirun_reaches_only_the_hosts_of_its_job(hosts: Hosts) -> None:
 def test_no_host_commands_another(hosts: Hosts, sender: str, launcher: str, command: str, said: str) -> None:
     hosts = Hosts(make_plan("node[1-2] slots=2", launcher=launcher))
     hosts.tell(sender, "shell", number=7, host="node2", command=command)
-    result = hosts.run()
-    assert result.failure is not None
-    assert (result.failure.host, said in result.failure.reason) == (sender, True)
+    failure = hosts.fails()
+    assert (failure.host, said in failure.reason) == (sender, True)
     assert "shell" not in {do for channel in hosts.channels.values() for do, _ in channel.asked}
-
-
-def test_mpirun_starts_one_daemon_on_a_host(hosts: Hosts) -> None:
-    for number in (7, 8):
-        hosts.tell("node1", "shell", number=number, host="node2", command=DAEMON)
-    result = hosts.run()
-    assert result.failure is not None
-    assert result.failure.reason == "mpirun asked for a second daemon on node2"
-    assert [words["number"] for do, words in hosts.channels["node2"].asked if do == "shell"] == [7]
 
 
 def test_the_verdict_names_rank_host_end_last_lines_and_log(hosts: Hosts, tmp_path: Path) -> None:
@@ -553,9 +418,123 @@ def test_ranks_that_the_launcher_ends_are_no_cause(failures: list[Failure], firs
 
 def lingers(
     hosts: Hosts, rank: int, *, error: str = "ValueError: boom", at: float = 0.0, **more: Any
-) -> None:
+) -> Hosts:
     said = {"error": [error] if error else [], "alive": ["thread 'w' in f (a.py:3)"], "ends_in": 60.0, **more}
-    hosts.tell(hosts.plan.ranks[rank].host, "program-over", rank=rank, time=at or time.time(), **said)
+    return hosts.tell(hosts.plan.ranks[rank].host, "program-over", rank=rank, time=at or time.time(), **said)
+
+
+def ends(event: str, **frame: Any) -> Callable[[Hosts], Hosts]:
+    """A launcher ends, just before a rank of which the driver hears first."""
+
+    def happens(hosts: Hosts) -> Hosts:
+        hosts.tell("node1", "shell", number=3, host="node1", command=DAEMON).start_all()
+        return hosts.end(2, code=-15, at=1000.2).tell("node1", event, time=1000.1, **frame)
+
+    return happens
+
+
+STORIES: dict[str, tuple[Callable[[Hosts], Hosts], str, dict[str, Any]]] = {
+    "mpirun exits with 0, and ranks have not ended": (
+        lambda hosts: hosts.start_all().end(0, 1).tell("node1", "command-end", code=0),
+        "without an end of rank 2 (node2), rank 3 (node2)",
+        {"exit_status": 1},
+    ),
+    "a host that is not the head passes a stop on": (
+        lambda hosts: hosts.start_all().tell("node2", "stop-asked", by="ada"),
+        "it says that somebody stops the job, which only the head can know",
+        {"kind": "host", "host": "node2"},
+    ),
+    "all ranks start on one of two hosts": (
+        lambda hosts: hosts.start(2, host="node1", local_rank=2),
+        "rank 2 on node1: it started as local rank 2 on node1 in a world of 4; planned: local rank 0",
+        {"kind": "placement"},
+    ),
+    "worlds of one rank each": (
+        lambda hosts: hosts.start(0, world_size=1),
+        "in a world of 1; planned: local rank 0 on node1 in a world of 4",
+        {},
+    ),
+    "the first failure is reported last": (
+        lambda hosts: hosts.start_all().end(0, code=1, at=1000.2, tail=("peer",)).end(3, code=3, at=1000.1),
+        "",
+        {"rank": 3, "host": "node2", "exit_status": 3},
+    ),
+    "a signal has the status that a shell gives it": (
+        lambda hosts: hosts.start_all().end(2, code=-9),
+        "",
+        {"reason": "SIGKILL (9)", "exit_status": 137},
+    ),
+    "the kernel kills a rank": (
+        lambda hosts: hosts.start_all().tell(
+            "node2", "rank-end", rank=2, tail=[], code=-9, out_of_memory={"limit": 256 << 20}
+        ),
+        "SIGKILL (9): out of memory, the kernel chose it (limit 256 MiB)",
+        {"rank": 2, "exit_status": 137},
+    ),
+    "the kernel kills mpirun": (
+        lambda hosts: hosts.start_all().tell("node1", "command-end", code=-9, out_of_memory={"limit": None}),
+        "",
+        {"reason": "mpirun ended with SIGKILL (9): out of memory, the kernel chose it"},
+    ),
+    "what ends because it was stopped is no failure of its own": (
+        lambda hosts: hosts.start_all().end(2, code=1, at=1000.0).tell("node1", "command-end", code=1),
+        "",
+        {"rank": 2},
+    ),
+    "mpirun ends before any rank, and is quoted": (
+        lambda hosts: hosts.tell("node1", "launcher", stream="err", text="not enough slots\n").tell(
+            "node1", "command-end", code=213
+        ),
+        "without a start of rank 0 (node1), rank 1 (node1)",
+        {"exit_status": 213, "tail": ("not enough slots",)},
+    ),
+    "an agent is killed": (
+        lambda hosts: hosts.start_all().lose(
+            "node2", LostError("its agent was killed there", kind="agent.killed")
+        ),
+        "",
+        {"headline": "node2: its agent was killed there"},
+    ),
+    "a host is cut off for what it sent": (
+        lambda hosts: hosts.start_all().lose(
+            "node2", LostError("protocol error: cores", kind="host.protocol-error", host="node2")
+        ),
+        "",
+        {"headline": "node2: protocol error: cores"},
+    ),
+    "mpirun is killed, and its ranks are no cause": (
+        ends("command-end", code=-9),
+        "mpirun ended with SIGKILL (9)",
+        {"kind": "launcher", "host": "node1"},
+    ),
+    "orted is killed": (ends("daemon-end", name="orted", code=-9), "orted ended with SIGKILL (9)", {}),
+    "its daemon ends": (ends("shell-end", code=255), "mpirun's daemon ended with exit status 255", {}),
+    "a host tells of another host's program": (
+        lambda hosts: hosts.tell("node2", "program-over", rank=0, time=1.0, error=["x"], alive=[]),
+        "a report of rank 0, which the plan does not have there",
+        {},
+    ),
+    "a rank hides its exception behind status 0, as by os._exit(0) in a thread": (
+        lambda hosts: lingers(hosts.start_all(), 3).end(0, 1, 2, 3),
+        "",
+        {"headline": "rank 3 on node2: ValueError: boom", "exit_status": 1},
+    ),
+    "mpirun asks for a second daemon on a host": (
+        lambda hosts: hosts.tell("node1", "shell", number=7, host="node2", command=DAEMON).tell(
+            "node1", "shell", number=8, host="node2", command=DAEMON
+        ),
+        "",
+        {"reason": "mpirun asked for a second daemon on node2"},
+    ),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_failure_is_told(hosts: Hosts, story: str) -> None:
+    happens, says, expected = STORIES[story]
+    failure = happens(hosts).fails()
+    assert {name: getattr(failure, name) for name in expected} == expected
+    assert says in failure.headline, failure.headline
 
 
 def test_an_exception_that_a_live_thread_hides_is_the_cause_of_what_follows(hosts: Hosts) -> None:
@@ -591,9 +570,8 @@ def test_a_rank_that_cannot_end_itself_is_ended(hosts: Hosts, monkeypatch: pytes
     monkeypatch.setattr(state, "LATE_SECONDS", 0.0)
     hosts.start_all()
     lingers(hosts, 3, ends_in=0.0)
-    result = hosts.run()
-    assert result.failure
-    assert result.failure.headline == "rank 3 on node2: ValueError: boom"
+    failure = hosts.fails()
+    assert failure.headline == "rank 3 on node2: ValueError: boom"
 
 
 def test_a_program_that_is_over_and_whose_rank_ends_well_is_no_failure(hosts: Hosts) -> None:
@@ -603,20 +581,3 @@ def test_a_program_that_is_over_and_whose_rank_ends_well_is_no_failure(hosts: Ho
     hosts.tell("node1", "command-end", code=0)
     result = hosts.run()
     assert (result.failure, result.notes) == (None, ())
-
-
-def test_a_rank_that_hides_its_exception_behind_status_0_has_failed(hosts: Hosts) -> None:
-    """A thread or an exit function has called os._exit(0)."""
-    hosts.start_all()
-    lingers(hosts, 3)
-    hosts.end(0, 1, 2, 3)
-    result = hosts.run()
-    assert result.failure
-    assert (result.failure.headline, result.exit_status) == ("rank 3 on node2: ValueError: boom", 1)
-
-
-def test_a_host_does_not_tell_of_another_hosts_program(hosts: Hosts) -> None:
-    hosts.tell("node2", "program-over", rank=0, time=1.0, error=["x"], alive=[])
-    result = hosts.run()
-    assert result.failure
-    assert "a report of rank 0, which the plan does not have there" in result.failure.reason
