@@ -20,7 +20,7 @@ import pytest
 from muster.deploy.core.connect.cluster import Cluster as Hosts
 from muster.deploy.core.connect.opener import access_with
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.features.image.engine import LocalEngine
+from muster.deploy.features.image import engine
 from muster.deploy.features.image.image_push import ImagePushResult, ImageTransfer, prepare, survey
 from tests.cluster.conftest import NODES, ROOT, Cluster
 from tests.launching import MUSTER
@@ -179,14 +179,13 @@ def push_and_lose(engines: Engines, lost: str) -> ImagePushResult:
             cut.append(done)
             engines.cluster.kill(lost)
 
-    engine = LocalEngine()
     image = engine.image(IMAGE)
     with Hosts(
         hostfile.load(engines.cluster.hosts_file), access_with(engines.cluster.ssh_config, "").open
     ) as hosts:
         lacking = survey(hosts, image, {})
         assert [lacking[node] and len(lacking[node] or ()) for node in NODES] == [None, engines.lacks, 2]
-        saved = prepare(engine, image, lacking, engines.cache)
+        saved = prepare(image, lacking, engines.cache)
         return ImageTransfer(hosts, image, saved, tell).push(lacking, {})
 
 
