@@ -5,6 +5,7 @@ The engines are this machine's own, and Debian 13's docker with containerd's ima
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import pytest
 
 from muster.deploy.core.connect.cluster import Cluster as Hosts
 from muster.deploy.core.connect.opener import access_with
+from muster.deploy.core.content import tree_transfer
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.features.image import engine
 from muster.deploy.features.image.image_push import ImagePushResult, ImageTransfer, prepare, survey
@@ -149,6 +151,7 @@ def engines(
     ports = {f"MUSTER_PORT{number}": str(2660 + number) for number in range(1, 6)}
     files = f"{ROOT}/compose.yaml:{ROOT}/tests/cluster/engines.yaml"
     own = {"COMPOSE_PROJECT_NAME": "muster-push", "MUSTER_DIR": str(muster), "ENGINES": str(folder)}
+    own["DOCKER"] = shutil.which("docker") or ""
     env = {**cluster.env, **ports, **own, "COMPOSE_FILE": files}
     second = replace(cluster, muster_dir=muster, hosts_file=hosts_file, env=env)
     try:
@@ -170,15 +173,20 @@ def engines(
     assert bridge.exists() == had_bridge, "the test's engines changed the network of this machine"
 
 
-def push_and_lose(engines: Engines, lost: str) -> ImagePushResult:
-    """ImageTransfer, and switch the node off as soon as some of it is there."""
-    cut: list[int] = []
+def push_and_lose(engines: Engines, lost: str, monkeypatch: pytest.MonkeyPatch) -> ImagePushResult:
+    """Push the image, and switch a node off when some of the first layer has left here, and is there."""
 
-    def tell(done: int, total: int) -> None:
-        if not cut and engines.staged(lost):
-            cut.append(done)
-            engines.cluster.kill(lost)
+    class Layer(io.FileIO):
+        is_cut = False
 
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() > LOW // 8 and not Layer.is_cut:
+                Layer.is_cut = True
+                wait_until(lambda: engines.staged(lost), f"some of a layer on {lost}")
+                engines.cluster.kill(lost)
+            return super().read(size)
+
+    monkeypatch.setattr(tree_transfer, "open_regular", Layer)
     image = engine.image(IMAGE)
     with Hosts(
         hostfile.load(engines.cluster.hosts_file), access_with(engines.cluster.ssh_config, "").open
@@ -186,16 +194,18 @@ def push_and_lose(engines: Engines, lost: str) -> ImagePushResult:
         lacking = survey(hosts, image, {})
         assert [lacking[node] and len(lacking[node] or ()) for node in NODES] == [None, engines.lacks, 2]
         saved = prepare(image, lacking, engines.cache)
-        return ImageTransfer(hosts, image, saved, tell).push(lacking, {})
+        return ImageTransfer(hosts, image, saved, lambda done, total: None).push(lacking, {})
 
 
-def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Engines, tmp_path: Path) -> None:
+def test_an_image_comes_to_every_host_once_and_a_push_resumes_after_a_loss(
+    engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = make_images(tmp_path)
     engines.docker("node1", "load", stdin=docker("save", IMAGE))
     engines.docker("node2", "load", stdin=docker("save", OLDER))
     assert engines.has(image) == [True, False, False]
 
-    pushed = push_and_lose(engines, "node3")
+    pushed = push_and_lose(engines, "node3", monkeypatch)
     outcomes = pushed.hosts
     assert outcomes["node1"].had_it
     assert (outcomes["node2"].layers, outcomes["node2"].error) == (engines.lacks, "")

@@ -1,98 +1,68 @@
-"""The agent's part in `fab image.push`: inspects images, and loads one from the layers that have arrived."""
+"""The agent's part in `muster image push`: inspects images, and loads one from the layers that have arrived.
+
+It uses the command `docker` of the login, which also finds an engine elsewhere (DOCKER_HOST, contexts).
+"""
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import io
 import json
-import os
-import socket
+import subprocess
 import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from ....core.agent.transfers import CHUNK, Blobs
 from ....core.wire.frames import Frame
 
-TIMEOUT_SECONDS = 600.0  # loading unpacks a gigabyte, on a slow disk too
+ANSWER_SECONDS = 50.0  # the driver waits 60 s (image_push.py)
 
 
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-def socket_path() -> str:
-    """The socket of the engine: DOCKER_HOST, else the user's own engine, else the host's."""
-    named = os.environ.get("DOCKER_HOST", "")
-    if named.startswith("unix://"):
-        return named[len("unix://") :]
-    user_socket = os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/nowhere"), "docker.sock")
-    return user_socket if os.path.exists(user_socket) else "/var/run/docker.sock"
-
-
-def ask(method: str, path: str, body: Iterable[bytes] | None = None) -> Any:
-    """The engine's answer, from JSON; to a request with a body, a list of its lines.
-
-    OSError with the engine's message if it refuses, with another reason if no engine answers.
-    """
-    path_of_socket = socket_path()
-    connection = _Connection(path_of_socket)
+def docker(*arguments: str) -> Any:
+    """The output of the command, which is JSON; OSError with the last line of its error."""
     try:
-        headers = {"Content-Type": "application/x-tar"} if body else {}
-        with contextlib.suppress(BrokenPipeError):  # an engine may refuse early; its answer has the reason
-            connection.request(method, path, body, headers, encode_chunked=body is not None)
-        answer = connection.getresponse()
-        text = answer.read().decode(errors="replace")
-    except http.client.HTTPException as error:
-        raise OSError(f"the container engine at {path_of_socket}: {error}") from None
-    except OSError as error:
-        raise OSError(f"the container engine at {path_of_socket}: {error.strerror or error}") from None
-    finally:
-        connection.close()
-    if answer.status >= 400:
-        raise OSError(f"the container engine at {path_of_socket}: {_message(text)}")
-    return [json.loads(line) for line in text.splitlines() if line] if body else json.loads(text or "null")
+        done = subprocess.run(
+            ["docker", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ANSWER_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise OSError("there is no command docker") from None
+    except subprocess.TimeoutExpired:
+        raise OSError(f"docker {arguments[0]}: no answer within {ANSWER_SECONDS:.0f} s") from None
+    if done.returncode:
+        raise _refused(arguments[0], done.stderr)
+    return json.loads(done.stdout or b"null")
 
 
-def _message(text: str) -> str:
-    try:
-        return str(json.loads(text)["message"])
-    except (ValueError, KeyError, TypeError):
-        return text.strip()
+def _refused(command: str, said: bytes) -> OSError:
+    lines = said.decode(errors="replace").strip().splitlines()
+    return OSError(f"docker {command}: {lines[-1] if lines else 'no message'}")
 
 
 def find(name: str) -> dict[str, Any] | None:
     """The engine's record of the image with a name; None if it has no such image."""
-    matches = [image for image in images() if name in (image.get("RepoTags") or ())]
-    return dict(inspect(matches[0]["Id"])) if matches else None
-
-
-def images() -> list[dict[str, Any]]:
-    """Every image of the engine."""
-    return list(ask("GET", "/images/json"))
-
-
-def inspect(identity: str) -> dict[str, Any]:
-    """Everything about one image."""
-    return dict(ask("GET", f"/images/{quote(identity, safe='')}/json"))
+    try:
+        return dict(docker("image", "inspect", name)[0])
+    except OSError as error:
+        if "no such image" in str(error).lower():
+            return None
+        raise
 
 
 def layers_in_common(layers: list[str]) -> int:
     """The number of the lowest layers that an image here has: a layer depends on those below it."""
-    stored = [inspect(image["Id"])["RootFS"].get("Layers") or [] for image in images()]
-    return max((_in_common(layers, image_layers) for image_layers in stored), default=0)
+    listed = subprocess.run(
+        ["docker", "image", "ls", "--quiet", "--no-trunc"], capture_output=True, text=True, check=False
+    ).stdout.split()
+    stored = docker("image", "inspect", *dict.fromkeys(listed)) if listed else []
+    return max((_in_common(layers, image["RootFS"].get("Layers") or []) for image in stored), default=0)
 
 
 def _in_common(layers: list[str], image_layers: list[str]) -> int:
@@ -102,15 +72,22 @@ def _in_common(layers: list[str], image_layers: list[str]) -> int:
 
 def needs_every_layer() -> bool:
     """Whether this engine keeps images in containerd's store, which takes no archive with layers left out."""
-    status = ask("GET", "/info").get("DriverStatus") or []
+    status = docker("info", "--format", "{{json .DriverStatus}}") or []
     return any("containerd" in str(value) for pair in status for value in pair)
 
 
 def load(archive: Iterable[bytes]) -> None:
-    """Load an archive as `docker load` does; OSError with the engine's message if it refuses."""
-    for answer in ask("POST", "/images/load?quiet=1", archive):
-        if "error" in answer:
-            raise OSError(f"the container engine: {answer['error']}")
+    """Load an archive into the engine; OSError with its message if it refuses."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["docker", "load", "--quiet"], stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin and process.stderr  # noqa: S101  # both are pipes
+        with contextlib.suppress(BrokenPipeError):  # it may refuse early; its message has the reason
+            process.stdin.writelines(archive)
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        said = process.stderr.read()
+    if process.returncode:
+        raise _refused("load", said)
 
 
 class ImageLoader:
