@@ -136,7 +136,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "place": "ef" * 16,
         "sets": [{"name": "digits", "files": 3, "bytes": 7, "digest": DIGEST, "error": ""}],
     },
-    "data_verify": {"digest": DIGEST, "damaged": ["'a': it is gone"]},
+    "data_verify": {"digest": DIGEST, "damaged": ["'a': missing"]},
     "data_remove": {"freed": 7},
     "signal": {},
     "envs": {

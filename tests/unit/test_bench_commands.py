@@ -151,7 +151,7 @@ def test_a_check_gets_what_is_slow_as_warnings(place: Path, monkeypatch: pytest.
     launches = Launches({"links": links_of(3), "host_speed": slow})
     monkeypatch.setattr(checked, "run_benchmark", launches)
     inventory = of_file(HostOptions())
-    found = checked.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    found = checked.measure(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     assert {(finding.id, finding.host, finding.severity) for finding in found.findings} == {
         ("bench.slow-host", "node3", "warning")
     }
@@ -163,7 +163,7 @@ def test_a_check_gets_what_is_slow_as_warnings(place: Path, monkeypatch: pytest.
 def test_a_benchmark_that_fails_is_a_warning_of_a_check(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, status=1)
     inventory = of_file(HostOptions())
-    found = checked.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    found = checked.measure(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     assert [(finding.id, finding.host) for finding in found.findings] == [("bench.failed", "node2")] * 2
     assert "rank 1 on node2: boom (runs/JOB)" in found.findings[0].text
 
@@ -187,15 +187,15 @@ def test_a_benchmark_that_cannot_begin_is_a_warning_of_a_check(
 
     monkeypatch.setattr(checked, "run_benchmark", refuse)
     inventory = of_file(HostOptions())
-    benched = checked.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
-    assert {finding.id for finding in benched.findings} == {"bench.failed"}
-    assert [(finding.host, finding.text) for finding in benched.findings] == found
+    result = checked.measure(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    assert {finding.id for finding in result.findings} == {"bench.failed"}
+    assert [(finding.host, finding.text) for finding in result.findings] == found
 
 
 def test_a_single_host_has_no_links_to_check(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = stand_in(monkeypatch)
     inventory = of_file(HostOptions(include="node1"))
-    checked.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    checked.measure(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     (job,) = launches.jobs
     assert job.program.module == "muster.deploy.features.bench.programs.host_speed"
     wanted = lease_request(job, job.hosts[0], 1, dataclasses.replace(NODE, devices=8))

@@ -305,12 +305,12 @@ def test_a_set_that_a_host_lacks_is_seen_in_the_list() -> None:
 
 
 def test_damage_and_other_versions_are_named() -> None:
-    told = {"node1": DataVerified(A, ()), "node2": DataVerified(B, ("'x': it is gone",))}
+    told = {"node1": DataVerified(A, ()), "node2": DataVerified(B, ("'x': missing",))}
     assert report.verified_as_text("digits", told, {"node3": "there is no data set digits"}).splitlines() == [
         "node3: there is no data set digits",
         "node1: digits aaaaaaaa is as it was pushed",
         "node2: digits is damaged; a push repairs it",
-        "    'x': it is gone",
+        "    'x': missing",
         "the hosts have different versions of digits: push it again",
     ]
 

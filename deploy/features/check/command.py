@@ -38,7 +38,7 @@ from .messages import HEALTH
 from .network import rank_addresses
 
 if TYPE_CHECKING:
-    from .command_bench import Benched
+    from .command_bench import BenchResult
 
 # nvidia-smi and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0
@@ -353,7 +353,7 @@ class Checkup:
     findings: tuple[Finding, ...]
     hosts: tuple[Host, ...] = ()
     measurements: HostReports = field(default_factory=lambda: HostReports({}, {}))
-    measured: Benched | None = None
+    measured: BenchResult | None = None
     """With `--bench`: links and hosts."""
 
     @property
@@ -412,9 +412,9 @@ def examined(
 
 def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path) -> Checkup:
     """The same with links and hosts measured, each as a job on the hosts that are fit."""
-    from .command_bench import benched
+    from .command_bench import measure
 
-    measured = benched(inventory, checkup.fit, checkup.launcher, python, runs)
+    measured = measure(inventory, checkup.fit, checkup.launcher, python, runs)
     return replace(checkup, findings=(*checkup.findings, *measured.findings), measured=measured)
 
 

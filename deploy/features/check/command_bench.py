@@ -57,17 +57,17 @@ def failed(host: str, reason: str) -> Finding:
 
 
 @dataclass(frozen=True)
-class Benched:
-    """Measurements, and findings about slow links and hosts."""
+class BenchResult:
+    """BenchResult, and findings about slow links and hosts."""
 
     findings: tuple[Finding, ...]
     text: str
     as_json: dict[str, Any]
 
 
-def benched(
+def measure(
     inventory: Inventory, hosts: Sequence[Host], launcher: LauncherName, python: str, runs: Path
-) -> Benched:
+) -> BenchResult:
     """Measure hosts that are fit, in two jobs. A job that fails is a finding. One host has no links."""
     findings: list[Finding] = []
     texts: list[str] = []
@@ -98,7 +98,7 @@ def benched(
             findings += [failed(host, reason) for host, reason in problems.items()]
             texts += by_host.figures_table(speeds)
             values["speeds"] = asdict(speeds)
-    return Benched(tuple(findings), harmless_lines("\n".join([*texts, ""])), values)
+    return BenchResult(tuple(findings), harmless_lines("\n".join([*texts, ""])), values)
 
 
 @contextlib.contextmanager

@@ -62,8 +62,8 @@ def network(hosts: Sequence[Host], by_host: Mapping[str, HostReport], *, mpi: bo
 
 
 def _unreached(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, HostReport]) -> Iterator[Finding]:
-    lonely, shut = _to_blame(pairs, by_host)
-    for source in sorted(lonely):
+    cut_off, closed = _to_blame(pairs, by_host)
+    for source in sorted(cut_off):
         target = next(target for origin, target in pairs if origin == source)
         yield error(
             "pair.unreachable",
@@ -71,7 +71,7 @@ def _unreached(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, HostRepor
             f"cannot connect to any other host: {target} at {_reason(by_host[source], target)}",
             f"let it connect to the ports {PORTS} of the others, or give addr= of a network they share",
         )
-    for target in sorted(shut):
+    for target in sorted(closed):
         source = next(source for source, aim in pairs if aim == target)
         yield error(
             "pair.unreachable",
@@ -81,7 +81,7 @@ def _unreached(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, HostRepor
             f"open its ports {PORTS} for the others, or give it an addr= that all hosts reach",
         )
     for source, target in pairs:
-        if source not in lonely and target not in shut:
+        if source not in cut_off and target not in closed:
             yield error(
                 "pair.unreachable",
                 source,
@@ -101,11 +101,11 @@ def _to_blame(pairs: Sequence[tuple[str, str]], hosts: Mapping[str, HostReport])
     tried = [(source, target) for source, target in tried if source != target and target in hosts]
     out, out_tried = Counter(source for source, _ in pairs), Counter(source for source, _ in tried)
     into, into_tried = Counter(target for _, target in pairs), Counter(target for _, target in tried)
-    lonely = {source for source, times in out.items() if times == out_tried[source] > 1}
-    shut = {target for target, times in into.items() if times == into_tried[target] > 1}
-    shut &= {target for source, target in pairs if source not in lonely}
-    lonely &= {source for source, target in pairs if target not in shut}
-    return lonely, shut
+    cut_off = {source for source, times in out.items() if times == out_tried[source] > 1}
+    closed = {target for target, times in into.items() if times == into_tried[target] > 1}
+    closed &= {target for source, target in pairs if source not in cut_off}
+    cut_off &= {source for source, target in pairs if target not in closed}
+    return cut_off, closed
 
 
 def rank_addresses(

@@ -42,7 +42,7 @@ def rounds(players: int) -> list[list[Pair]]:
     """
     circle: list[int | None] = [*range(players)]
     if players % 2:
-        circle.append(None)  # whoever meets nobody rests
+        circle.append(None)  # a rank without a partner in a round
     made = []
     for _ in range(len(circle) - 1):
         half = len(circle) // 2

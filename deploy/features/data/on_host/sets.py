@@ -255,11 +255,11 @@ def damage(kept: Kept, alive: Callable[[], object] = lambda: None) -> list[str]:
     for link in kept.manifest.links:
         expected.add(path := os.path.join(top, encoded(link.path)))
         if not same_link(path, link):
-            lines.append(f"{link.path!r}: the link is gone, or another")
+            lines.append(f"{link.path!r}: the link is missing, or has another target")
     for folder, _, names in os.walk(top):
         extra = (os.path.join(folder, name) for name in names)
         lines += [
-            f"{os.fsdecode(os.path.relpath(path, top))!r}: is not of the set"
+            f"{os.fsdecode(os.path.relpath(path, top))!r}: not of the set"
             for path in extra
             if path not in expected
         ]
@@ -269,7 +269,7 @@ def damage(kept: Kept, alive: Callable[[], object] = lambda: None) -> list[str]:
 def _wrong(path: bytes, file: File) -> str:
     """The damage of a file; empty if it is right."""
     if not os.path.lexists(path):
-        return "it is gone"
+        return "missing"
     try:
         for at, length, digest in zip(range(0, file.size, CHUNK), file.lengths(), file.chunks):
             if right_part(path, at, length, digest) is None:
