@@ -33,7 +33,7 @@ def docker(*arguments: str) -> Any:
             check=False,
         )
     except FileNotFoundError:
-        raise OSError("there is no command docker") from None
+        raise OSError("there is no command docker, which loads images") from None
     except subprocess.TimeoutExpired:
         raise OSError(f"docker {arguments[0]}: no answer within {ANSWER_SECONDS:.0f} s") from None
     if done.returncode:
