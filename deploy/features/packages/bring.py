@@ -16,15 +16,15 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, wait
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from queue import Queue
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ...core.connect.cluster import Cluster
-from ...core.connect.fanout import ask_every, on_every
+from ...core.connect.fanout import ask_every, in_thread, on_every
 from ...core.connect.reports import Report
 from ...core.content.transfer_state import LocalFile, serve
 from ...core.content.tree_transfer import OnProgress, Transfers
@@ -187,39 +187,28 @@ def _package(entry: Mapping[str, Any], file: Path) -> Package:
 AT_ONCE = 4
 PIECE = 1 << 20
 SECONDS = 60.0  # without a byte of an answer
-END_SECONDS = 0.2  # for the end of a thread
-_Fetched = tuple[int, "LocalFile | Exception"]
+END_SECONDS = 0.2  # for the end of the threads
 
 
 def fetch_wheels(lock: Lock, cache: Path, progress: OnProgress = lambda done, total: None) -> list[LocalFile]:
     """The wheels of a lock, on this machine. `progress`: gets the number of wheels so far, and all."""
-    todo, done, over = deque(enumerate(lock.packages)), Queue[_Fetched](), threading.Event()
+    todo, over, ready = deque(lock.packages), threading.Event(), dict[Package, LocalFile]()
 
     def work() -> None:
-        while todo and not over.is_set():
-            with contextlib.suppress(IndexError):  # another thread has taken the last one
-                number, package = todo.popleft()
-                try:
-                    done.put((number, _wheel(package, lock, cache, over)))
-                except Exception as error:  # noqa: BLE001  # raised by the caller
-                    done.put((number, error))
+        with contextlib.suppress(IndexError):  # until none is left
+            while not over.is_set():
+                package = todo.popleft()
+                ready[package] = _wheel(package, lock, cache, over)
+                progress(len(ready), len(lock.packages))
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(AT_ONCE)]
-    for thread in threads:
-        thread.start()
-    ready: dict[int, LocalFile] = {}
+    threads = [in_thread(work) for _ in range(AT_ONCE)]
     try:
-        while len(ready) < len(lock.packages):
-            number, wheel = done.get()
-            if isinstance(wheel, Exception):
-                raise wheel
-            ready[number] = wheel
-            progress(len(ready), len(lock.packages))
+        for thread in wait(threads, return_when=FIRST_EXCEPTION).done:
+            thread.result()
     finally:
         over.set()
-        for thread in threads:  # they remove their drafts; Ctrl-C does not wait for a silent server
-            thread.join(END_SECONDS)
-    return [wheel for _, wheel in sorted(ready.items())]
+        wait(threads, END_SECONDS)  # they remove their drafts; Ctrl-C does not wait for a silent server
+    return [ready[package] for package in lock.packages]
 
 
 def _wheel(package: Package, lock: Lock, cache: Path, over: threading.Event) -> LocalFile:
