@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ...cli.command import Exit
-from ...cli.inventory import inventory_of, with_source
+from ...cli.inventory import Inventory, inventory_of, with_source
 from ...cli.shared import runs_of, write_json
 from ...core.decode import AtMost, Between
 from ...core.errors import MusterError, UnfitError, UsageError
@@ -25,6 +25,7 @@ from .command_job import (
     LINKS,
     SHORT,
     SWEEP,
+    BenchmarkRun,
     BenchOptions,
     HostsBenchOptions,
     made,
@@ -38,14 +39,6 @@ from .link_speeds import Links, Slow, worst_first
 from .link_speeds import read as read_links
 from .links_page import links_page
 from .printed_values import About, Count, Word, values
-
-
-def as_json(
-    result: Links | Speeds, slow: Sequence[Slow | SlowHost], problems: Mapping[str, str]
-) -> dict[str, Any]:
-    """A result with slow links or hosts, and problems, for programs."""
-    return {**asdict(result), "slow": [asdict(each) for each in slow], "problems": dict(problems)}
-
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
 TYPES = ("half", "bfloat16", "float", "double")
@@ -138,28 +131,16 @@ class BenchLinks(HostsBenchOptions):
     def run(self) -> None:
         """Measure them, and print the slow ones."""
         with inventory_of(with_source(self)) as inventory:
-            hosts = one_rank_each(inventory.hosts)
-            if len(hosts) < 2:
+            if len(inventory.hosts) < 2:
                 source = "--slurm" if inventory.allocation else self.hosts_file
                 raise UsageError(f"{source}: a link needs two hosts, got one")
-            ran = run_benchmark(
-                spec_of(inventory, hosts, LINKS, _short_or_in_turn(self, LINKS), self),
-                inventory,
-                runs_of(self.runs),
-                out=not self.json,
-            )
-        require_done(ran)
+            ran = _measured(self, inventory, LINKS)
         links, problems = read_links(ran.job, made(), ran.hosts, ran.printed)
         slow = worst_first(links)
-        if self.json:
-            write_json(as_json(links, slow, problems))
-        else:
-            sys.stdout.write(harmless_lines(links_text.as_text(links, slow, problems)))
         if self.html:
             page = links_page(links, slow).encode(errors="replace")
             write_atomically(Path(self.html), page, durable=False)  # it can be written again
-        if problems:
-            raise Exit(code=UnfitError.exit_status)
+        _show(self, links, slow, links_text.as_text(links, slow, problems), problems)
 
 
 @dataclass(frozen=True)
@@ -174,23 +155,37 @@ class BenchHosts(HostsBenchOptions):
     def run(self) -> None:
         """Measure them, and print the slow ones."""
         with inventory_of(with_source(self)) as inventory:
-            args = _short_or_in_turn(self, HOSTS) + ([f"--folder={self.folder}"] if self.folder else [])
-            spec = spec_of(inventory, one_rank_each(inventory.hosts), HOSTS, args, self)
-            ran = run_benchmark(spec, inventory, runs_of(self.runs), out=not self.json)
-        require_done(ran)
+            ran = _measured(self, inventory, HOSTS, [f"--folder={self.folder}"] if self.folder else [])
         speeds, problems = by_host.read(ran.job, made(), ran.hosts, ran.printed)
         slow = by_host.slow_hosts(speeds)
-        if self.json:
-            write_json(as_json(speeds, slow, problems))
-        else:
-            sys.stdout.write(harmless_lines(by_host.as_text(speeds, slow, problems)))
-        if problems:
-            raise Exit(code=UnfitError.exit_status)
+        _show(self, speeds, slow, by_host.as_text(speeds, slow, problems), problems)
 
 
-def _short_or_in_turn(options: HostsBenchOptions, tool: str) -> list[str]:
-    """The arguments of a tool for `--in-turn` and `--short`."""
-    return [*(["--in-turn"] if options.in_turn else []), *(SHORT[tool] if options.short else ())]
+def _measured(
+    options: HostsBenchOptions, inventory: Inventory, tool: str, args: Sequence[str] = ()
+) -> BenchmarkRun:
+    """Run a tool with one rank on each host; exits as a launch does if it failed."""
+    own = [*(["--in-turn"] if options.in_turn else []), *(SHORT[tool] if options.short else ())]
+    spec = spec_of(inventory, one_rank_each(inventory.hosts), tool, [*own, *args], options)
+    ran = run_benchmark(spec, inventory, runs_of(options.runs), out=not options.json)
+    require_done(ran)
+    return ran
+
+
+def _show(
+    options: HostsBenchOptions,
+    result: Links | Speeds,
+    slow: Sequence[Slow | SlowHost],
+    text: str,
+    problems: Mapping[str, str],
+) -> None:
+    """Print a result; exits with 3 if a host has no valid figures."""
+    if options.json:
+        write_json({**asdict(result), "slow": [asdict(each) for each in slow], "problems": dict(problems)})
+    else:
+        sys.stdout.write(harmless_lines(text))
+    if problems:
+        raise Exit(code=UnfitError.exit_status)
 
 
 @dataclass(frozen=True)
