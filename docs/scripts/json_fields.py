@@ -413,7 +413,6 @@ MEANINGS = {
     "GpuHost.rdma": "whether there is an InfiniBand or RoCE device",
     "GpuHost.peer_memory": "how it reaches the GPUs' memory: `nvidia-peermem`, `dma-buf` or `none`",
     "GpuHost.toolkit": "whether nvidia-ctk is installed, which gives GPUs to containers",
-    "GpuHost.cdi": "whether a file of the Container Device Interface names GPUs",
     "Card.address": "its address on the PCI bus",
     "Card.device": "its PCI device id",
     "Card.driver": "its kernel driver; empty if none",

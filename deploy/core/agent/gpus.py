@@ -132,7 +132,6 @@ def gpu_host(machine: Machine) -> dict[str, Any]:
         "rdma": bool(machine.names("/sys/class/infiniband")),
         "peer_memory": peer_memory(machine, version, is_open="Open Kernel Module" in loaded),
         "toolkit": machine.program("nvidia-ctk") is not None,
-        "cdi": has_cdi(machine),
     }
 
 
@@ -201,12 +200,6 @@ def numbers(version: str) -> tuple[int, ...]:
     """The numbers of a version: (6, 8, 0) for `6.8.0-60-generic`."""
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, match.group().split("."))) if match else ()
-
-
-def has_cdi(machine: Machine) -> bool:
-    """Whether a file of the Container Device Interface names NVIDIA's GPUs."""
-    files = [f"{folder}/{name}" for folder in ("/etc/cdi", "/run/cdi") for name in machine.names(folder)]
-    return any("nvidia.com/gpu" in machine.text(file) for file in files)
 
 
 # -- nvidia-smi --

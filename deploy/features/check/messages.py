@@ -65,8 +65,6 @@ class GpuHost:
     """How an RDMA device may reach the memory of a GPU."""
     toolkit: bool = False
     """Whether nvidia-ctk is installed, which gives GPUs to containers."""
-    cdi: bool = False
-    """Whether a file of the Container Device Interface names the GPUs."""
 
 
 @dataclass(frozen=True)
