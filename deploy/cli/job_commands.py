@@ -124,7 +124,7 @@ def stop(options: Stop) -> None:
         if not located.state.running:
             sys.stdout.write(f"{located.state.job} is over: {harmless(job_table.outcome(located.state))}\n")
             return
-        with waiting(end := f"the end of {located.state.job}") as wait:
+        with waiting(end := f"the end of {located.state.job} (a second stop kills it)") as wait:
             by = f"by {own_name()} on {socket.gethostname()}"
             grace = None if options.grace == AS_LAUNCHED else float(options.grace)
             for state in jobs.stop(located, by, grace):

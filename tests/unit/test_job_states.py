@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -162,7 +163,6 @@ def test_a_result_says_how_it_ended(tmp_path: Path) -> None:
     [
         ("interrupted", "SIGINT (2)", "SIGINT (2)"),
         ("stopped", "muster stop, by ada on lab", "muster stop, by ada on lab"),
-        ("stopped", "stopped by muster stop, by ada on lab", "muster stop, by ada on lab"),  # older
     ],
 )
 def test_a_job_that_somebody_ended_is_stopped(tmp_path: Path, kind: str, reason: str, why: str) -> None:
@@ -280,7 +280,7 @@ def test_a_stop_names_the_ranks_that_still_save(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(time, "sleep", tick)
     monkeypatch.setattr(wire_runs, "end_driver", lambda *words, force: True)
     run(["stop", RECORD["job"], "--runs", str(tmp_path)])
-    end = f"waiting for the end of {RECORD['job']}"
+    end = f"waiting for the end of {RECORD['job']} (a second stop kills it)"
     assert shown[::2] == [
         end,
         "waiting for ranks 0-1 to handle SIGTERM",
@@ -362,6 +362,32 @@ def test_a_job_of_another_terminal_is_not_stopped_from_here(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="is process 7 on laptop, in a terminal, where no agent"):
         next(jobs.stop(only(run.parent), "by me"))
     os.close(lock)
+
+
+def test_only_a_second_stop_kills_a_driver_that_still_fetches_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, clock, killed = make_run(tmp_path), [0.0], list[float]()
+    descriptor = hold(run)
+
+    def tick(seconds: float) -> None:
+        clock[0] += 60.0
+        if not killed and clock[0] == 600.0:
+            (run / "result.json").write_text(json.dumps(FAILED))
+
+    def end(run: Path, driver: object, by: str, grace: float, *, force: bool) -> bool:
+        (run / "stop.json").touch()
+        killed.extend([clock[0]] if force else [])
+        return True
+
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(sleep=tick, monotonic=lambda: clock[0]))
+    monkeypatch.setattr(wire_runs, "end_driver", end)
+    *_, last = jobs.stop(only(tmp_path), "by me", 30.0)
+    assert (last.running, killed) == (False, [])
+    (run / "result.json").unlink()
+    *_, last = jobs.stop(only(tmp_path), "by me", 30.0)
+    assert (last.running, killed) == (True, [660.0])
+    os.close(descriptor)
 
 
 def test_a_process_that_is_not_the_driver_is_never_signalled(tmp_path: Path) -> None:

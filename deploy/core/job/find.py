@@ -234,21 +234,21 @@ def printed(located: LocatedJob, *, rank: int | None, follow: bool, skip: bool =
 def stop(located: LocatedJob, by: str, grace: float | None = None) -> Iterator[JobState]:
     """End the job on every host, unless it is over; yields its state until then, and last afterwards.
 
-    This asks its driver to end it, and kills a driver that does not do so in time; then agents end the job.
-    `grace`: seconds for its ranks, in place of those of the launch.
+    This asks its driver to end it, which may have to fetch results. A second call kills a driver that does
+    not end in time; then agents end the job. `grace`: seconds for its ranks, in place of those of the launch.
     """
     job = located.state.job
     seconds = STOP_SECONDS + (located.state.grace if grace is None else grace)
     for force in (False, True):
         if not state_of(located).running:
             break
-        if not located.records.ask(END_DRIVER, job=job, by=by, grace=grace, force=force).told:
+        if not (answer := located.records.ask(END_DRIVER, job=job, by=by, grace=grace, force=force)).told:
             driver = located.state.driver
             raise UsageError(
                 f"the driver of {job} is process {driver.pid} on {driver.host}, in a terminal, "
                 "where no agent can signal it; press Ctrl-C there"
             )
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + (seconds if force or answer.again else float("inf"))
         while (state := state_of(located)).running and time.monotonic() < deadline:
             yield state
             time.sleep(POLL_SECONDS)

@@ -154,8 +154,9 @@ class JobFolders:
         run, by, grace = self.run(request["job"]), request["by"], request.get("grace")
         if not _is_record(record := _load(run / "job.json")):
             return {"told": False}
+        again = (run / "stop.json").exists()
         reached = end_driver(run, record["driver"], by, grace, force=request.get("force", False))
-        return {"told": reached or stop_by_agent(run.parent, record["hosts"], by, grace)}
+        return {"told": reached or stop_by_agent(run.parent, record["hosts"], by, grace), "again": again}
 
     def do_files(self, request: Frame, payload: bytes) -> Frame:
         run = self.run(request["job"])
@@ -346,10 +347,7 @@ def _boot() -> str:
 def _why_failed(failure: dict[str, Any]) -> str:
     where = [f"rank {failure['rank']}"] if failure.get("rank") is not None else []
     where += [f"on {failure['host']}" if where else failure["host"]] if failure.get("host") else []
-    reason = failure.get("reason", "")
-    if str(failure.get("kind")) in STOPS:
-        reason = reason.removeprefix("stopped by ")  # of an older version
-    return ": ".join(part for part in (" ".join(where), reason) if part)
+    return ": ".join(part for part in (" ".join(where), failure.get("reason", "")) if part)
 
 
 def _why_lost(run: Path, record: dict[str, Any]) -> str:

@@ -46,8 +46,7 @@ class BatchRuns:
         """The answer that an agent would give."""
         mark = mark_of(self._runs / fields["job"]) if request is END_DRIVER else None
         if mark and mark.is_batch:
-            told = self._end(fields["job"], mark.number, fields["by"], fields["grace"], force=fields["force"])
-            return cast(Answer, told)
+            return cast(Answer, self._end(mark.number, **fields))
         answer = self._local.ask(request, payload, seconds=seconds, **fields)
         if isinstance(answer, JobList):
             return cast(Answer, JobList(tuple(map(self._amended, answer.jobs))))
@@ -70,9 +69,10 @@ class BatchRuns:
             self._asked = time.monotonic()
         return self._queue
 
-    def _end(self, job: str, number: str, by: str, grace: float | None, *, force: bool) -> Told:
+    def _end(self, number: str, *, job: str, by: str, grace: float | None, force: bool) -> Told:
         """Signal the driver, on another machine, through Slurm; cancel a job that waits in the queue."""
         folder = self._runs / job
+        again = (folder / "stop.json").exists()
         if self._queued().get(number, "").startswith(WAITING):
             ask("scancel", number)
             end_unstarted(folder, "stopped", stopped_by(by), TERMINATED)
@@ -81,7 +81,7 @@ class BatchRuns:
             write_atomically(folder / "stop.json", stop_record(by, grace), 0o600)
             ask("scancel", *(() if force else ("--batch", "--signal=TERM")), number)
         self._asked = 0.0
-        return Told(True)
+        return Told(True, again)
 
 
 def amended(state: JobState, number: str, queue: Mapping[str, str], folder: Path) -> JobState:

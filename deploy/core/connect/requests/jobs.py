@@ -106,9 +106,8 @@ class JobState:
     def require_own(self, rank: int, host: str, attempt: int) -> None:
         """`MusterError` for a record of this attempt that has a rank on a host which does not have it."""
         if self.placed and attempt == self.attempt and self.hosts_by_rank.get(rank) != host:
-            raise MusterError(
-                f"{self.job}: a record of rank {rank} on {host}, where the plan does not have it"
-            )
+            text = f"a record of rank {rank} on {host}, where the plan does not have it"
+            raise MusterError(f"{self.job}: {text}")
 
     @property
     def running(self) -> bool:
@@ -137,9 +136,10 @@ class JobOutput:
 
 @lazy_dataclass(frozen=True)
 class Told:
-    """Whether the driver of a job was reached."""
+    """Whether the driver of a job was reached, and whether it was before."""
 
     told: bool
+    again: bool = False
 
 
 @lazy_dataclass(frozen=True)
