@@ -106,10 +106,9 @@ def locked(wanted: Requirements, platform: Platform, cache: Path) -> Lock:
 
 def _kept(path: Path) -> Lock | None:
     try:
-        lock: Lock = from_json(Lock, read_sealed(path))
+        return from_json(Lock, read_sealed(path))  # type: ignore[no-any-return]
     except MALFORMED:
         return None
-    return lock
 
 
 def _resolve(wanted: Requirements, platform: Platform) -> str:
@@ -242,7 +241,10 @@ def _download(package: Package, path: Path, over: threading.Event) -> None:
             raise MusterError(f"{package.url}: not the file that was locked (its SHA-256 differs)")
         Path(draft).replace(path)
     except requests.RequestException as error:
-        raise MusterError(f"{package.name} {package.version} cannot be downloaded here: {error}") from None
+        text = f"{package.name} {package.version} cannot be downloaded here: {error}"
+        if getattr(error.response, "status_code", 0) in {401, 403}:
+            text += "; only uv uses a password in the address of an index: write it to ~/.netrc"
+        raise MusterError(text) from None
     finally:
         Path(draft).unlink(missing_ok=True)
 
@@ -510,10 +512,8 @@ class PackageDelivery(Packages):
         origins = {package.url.split("/")[2]: package.url for package in lock.packages}
         channels = {host: cluster.channels[host] for host in hosts}
         urls = [*origins.values()]
-        answers = ask_every(
-            channels, ENVIRONMENT_REACH, REACH_SECONDS, lambda host: {"urls": urls}
-        ).require_all()
-        return frozenset(host for host, answer in answers.items() if not answer.refusal)
+        asked = ask_every(channels, ENVIRONMENT_REACH, REACH_SECONDS, lambda host: {"urls": urls})
+        return frozenset(host for host, answer in asked.require_all().items() if not answer.refusal)
 
 
 # -- uv, as a program of this machine; its binary also goes to hosts that make environments --
