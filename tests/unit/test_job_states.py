@@ -177,6 +177,13 @@ def test_a_job_that_somebody_ended_is_stopped(tmp_path: Path, kind: str, reason:
     assert (page.state, page.tone, page.headline) == ("stopped", "plain", f"stopped by {why}")
 
 
+def test_the_page_of_a_job_that_ends_names_the_ranks_that_still_save(tmp_path: Path) -> None:
+    run = make_run(tmp_path, recorded={"saving": [0, 1]})
+    descriptor = hold(run)
+    assert run_page(read(run)).headline == "ranks 0-1 still handle SIGTERM"
+    os.close(descriptor)
+
+
 def test_the_result_of_an_earlier_attempt_is_not_the_jobs(tmp_path: Path) -> None:
     run = make_run(tmp_path, attempt=1)
     (run / "result.json").write_text(json.dumps(FAILED))

@@ -206,6 +206,12 @@ def test_printed_steps_give_a_throughput_as_steps_jsonl_does() -> None:
     assert lines_of(seen)[1] == "step 51, loss 0.3, 3 steps/s"
 
 
+def test_ranks_that_still_save_after_a_stop_are_named() -> None:
+    seen = TopHistory()
+    seen.take(dataclasses.replace(job(1, 2), saving=(0, 1)), 100.0)
+    assert "\nranks 0-1 still handle SIGTERM\n" in plain(seen)
+
+
 def test_a_job_that_prints_no_step_gets_a_hint() -> None:
     seen = TopHistory()
     seen.take(job(2, 4), 100.0)

@@ -15,7 +15,7 @@ from ...core.errors import MusterError
 from ...core.job.attempt_record import hidden_values
 from ...core.text.fold import fold, fold_names
 from ...core.text.terminal import harmless_lines, without_colours
-from ...core.text.text import clip, count, duration, number
+from ...core.text.text import clip, count, duration, number, still_saving
 from ...core.wire.clock import now
 from ...core.wire.durable import write_atomically
 from .chart import Chart, RankSteps, Resources, curves, own_times, resources
@@ -119,13 +119,14 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
 def _headline(records: Records, state: str) -> str:
     first = records.result.get("first_failure")
     if state in {"failed", "lost"}:
-        if records.state.get("why"):
-            return str(records.state["why"])
-        return str(first.get("reason")) if isinstance(first, dict) else "failed, without a recorded reason"
+        reason = first.get("reason") if isinstance(first, dict) else "failed, without a recorded reason"
+        return str(records.state.get("why") or reason)
     if state == "stopped":
         return f"stopped by {records.state.get('why') or 'somebody'}"
     if state == "done":
         return str(records.state.get("last_line") or "every rank ended with status 0")
+    if saving := [rank for rank in list_of(records.state.get("saving")) if isinstance(rank, int)]:
+        return still_saving(saving)
     return {"running": "running: the records up to now"}.get(state, "the end is not recorded")
 
 
@@ -147,8 +148,7 @@ def _facts(
     records: Records, launch: RunRecord, attempts: Sequence[Attempt], made: float
 ) -> Sequence[tuple[str, str]]:
     state = records.state
-    started = number_of(state.get("started"))
-    ended = number_of(state.get("ended"))
+    started, ended = (number_of(state.get(name)) for name in ("started", "ended"))
     ranks, hosts = state.get("ranks"), list_of(state.get("hosts"))
     program = " ".join(map(str, [launch.get("program", ""), *list_of(launch.get("args"))])).strip()
     names = fold_names(map(str, hosts))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...core.text.fold import fold, fold_names
 from ...core.text.printed import seconds_left
 from ...core.text.terminal import harmless
-from ...core.text.text import count, duration, number, span
+from ...core.text.text import count, duration, number, span, still_saving
 from .notes import Judge, Note
 from .screen_lines import ScreenLine, Span, bar, joined, line
 from .top_history import RankTrack, TopHistory
@@ -67,8 +67,8 @@ def job_lines(history: TopHistory, moment: Moment, width: int) -> list[ScreenLin
     if history.others:
         other = f"{count(len(history.others), 'other job')} running: muster top {history.others[-1]}"
         lines.append(line(width, Span(other, "dim")))
-    if job.why and job.state not in ALARMING:
-        lines.append(line(width, Span(job.why)))
+    if (why := job.why or still_saving(job.saving)) and job.state not in ALARMING:
+        lines.append(line(width, Span(why)))
     progress = _progress(history, moment)
     if any(progress):
         done = history.reporter.done if history.reporter else None
