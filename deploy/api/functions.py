@@ -26,6 +26,7 @@ from ..cli.commands import load
 from ..cli.option_values import new_job
 from ..cli.project import with_defaults
 from ..cli.shared import RUNS_FOLDER
+from ..core.connect.requests.attempt import WrittenFiles
 from ..core.connect.requests.jobs import JOBS
 from ..core.decode import MALFORMED, from_json
 from ..core.errors import MusterError, UsageError
@@ -88,16 +89,6 @@ class FirstFailure:
     reason: str
     time: float
     tail: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class WrittenFiles:
-    """A number of files, their bytes, and the path of the largest; `more`: there may be more."""
-
-    files: int
-    bytes: int
-    more: bool
-    largest: str
 
 
 @dataclass(frozen=True)

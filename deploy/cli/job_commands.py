@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from ..core.text.terminal import harmless, harmless_lines
 from ..core.text.text import count, span
 from ..core.waits import waiting
 from ..core.wire.users import own_name
-from ..features.why.messages import late_of, stall_of, stall_text
+from ..features.why.messages import late_of, stall_of
 from . import job_table
 from .command import Exit
 from .job_lookup import locate, look, require_logs
@@ -37,12 +36,6 @@ from .shared import print_note, require_rank, write_json
 LOST_STATUS = 3
 LOGS = "        logs: "  # of a verdict
 MOST_VERDICT = 1 << 20
-
-
-def _stall(state: JobState) -> str:
-    """`no step for 1 min 36 s: rank 3 has not come to ...` of a running job that makes no progress."""
-    stall = stall_of(state.recorded)
-    return stall_text(time.time() - stall.since, stall.why) if stall else ""
 
 
 def _as_json(state: JobState) -> dict[str, Any]:
@@ -63,9 +56,9 @@ def status(options: Status) -> None:
         if options.json:
             write_json([_as_json(state) for state in states])
         elif options.job:
-            sys.stdout.write(job_table.details(states[0], width, _stall))
+            sys.stdout.write(job_table.details(states[0], width))
         else:
-            sys.stdout.write(job_table.table(states, width, _stall))
+            sys.stdout.write(job_table.table(states, width))
             hidden = len(candidates) - len(states)
             if hidden and not options.running:
                 print_note(f"{count(hidden, 'older job')}: muster status -n 0 lists all")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from ..core.connect.requests.jobs import JobState
 from ..core.text import text
@@ -14,35 +13,27 @@ from ..core.text.fold import fold, fold_names
 from ..core.text.printed import figures_of, seconds_left
 from ..core.text.terminal import harmless
 from ..core.wire.users import home
+from ..features.why.messages import stall_of, stall_text
 
 COLUMNS = ("job", "state", "user", "ranks", "hosts", "duration", "last line")
 
 
-Note: TypeAlias = Callable[[JobState], str]
-"""A line about a running job, in place of its last line; an empty text for none."""
-
-
-def no_note(state: JobState) -> str:
-    """No line."""
-    return ""
-
-
-def table(states: Sequence[JobState], width: int | None = None, note: Note = no_note) -> str:
+def table(states: Sequence[JobState], width: int | None = None) -> str:
     """A line for each job: its state, and the last line of rank 0 or the reason of its failure.
 
     `width`: of the terminal, which cuts the lines; None for none.
     """
     if not states:
         return "no jobs\n"
-    lines = text.table([COLUMNS, *(_row(state, note) for state in states)])
+    lines = text.table([COLUMNS, *(_row(state) for state in states)])
     return "".join(f"{cut(line, width) if width else line}\n" for line in lines)
 
 
-def details(state: JobState, width: int | None = None, note: Note = no_note) -> str:
+def details(state: JobState, width: int | None = None) -> str:
     """The row of a job, and the details that the row leaves out."""
     facts = {
         "ending": text.still_saving(state.saving),
-        "note": note(state),
+        "note": _stall(state),
         "launcher": state.launcher,
         "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(state.started)),
         "hosts": ", ".join(state.hosts),
@@ -58,7 +49,7 @@ def details(state: JobState, width: int | None = None, note: Note = no_note) -> 
         "left": _left(state),
     }
     lines = [f"{name:<9}{harmless(value)}\n" for name, value in facts.items() if value]
-    return table([state], width, note) + "\n" + "".join(lines)
+    return table([state], width) + "\n" + "".join(lines)
 
 
 def outcome(state: JobState) -> str:
@@ -66,6 +57,12 @@ def outcome(state: JobState) -> str:
     if state.state == "stopped":
         return f"stopped by {state.why}"
     return f"{state.state}: {state.why}" if state.why else state.state
+
+
+def _stall(state: JobState) -> str:
+    """`no step for 1 min 36 s: rank 3 has not come to ...` of a running job that makes no progress."""
+    stall = stall_of(state.recorded)
+    return stall_text(time.time() - stall.since, stall.why) if stall else ""
 
 
 def _gpus(state: JobState) -> str:
@@ -90,7 +87,7 @@ def _left(state: JobState) -> str:
     return "" if left is None else f"about {text.duration(left)}"
 
 
-def _row(state: JobState, note: Note) -> tuple[str, ...]:
+def _row(state: JobState) -> tuple[str, ...]:
     end = state.ended if state.ended is not None else time.time() if state.running else None
     return (
         state.job,
@@ -99,5 +96,5 @@ def _row(state: JobState, note: Note) -> tuple[str, ...]:
         str(state.ranks),
         str(len(state.hosts)),
         "-" if end is None else text.duration(end - state.started),
-        state.why or text.still_saving(state.saving) or note(state) or state.last_line,
+        state.why or text.still_saving(state.saving) or _stall(state) or state.last_line,
     )

@@ -22,7 +22,6 @@ from muster.deploy.core.connect.pipe import LostError, Pipe
 from muster.deploy.core.connect.transports.process import LocalPipe, ProcessPipe
 from muster.deploy.core.errors import MusterError, UnfitError
 from muster.deploy.core.hosts.hostfile import Host
-from muster.deploy.core.job.events import drop
 from muster.deploy.core.job.feature import Start
 from muster.deploy.core.plan.launcher import place_ranks
 from muster.deploy.core.plan.spec import LaunchSpec
@@ -31,6 +30,7 @@ from muster.deploy.features.leases.driver import LeaseRequests
 from muster.deploy.features.leases.messages import LEASE_END, LEASES, Lease
 from muster.deploy.features.leases.plan import LeaseOptions
 from tests import fake_gpus
+from tests.unit.attempts import drop
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster

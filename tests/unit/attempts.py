@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from muster.deploy.core.job.events import Emit, Event, drop
+from muster.deploy.core.job.events import Emit, Event
 from muster.deploy.core.job.feature import Attempt, Feature, Features
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.state import LaunchState
 from muster.deploy.core.plan.launch_plan import LaunchPlan
 from muster.deploy.core.timings import Timings
+
+
+def drop(event: Event) -> None:
+    """Drop an event."""
 
 
 def attempt_of(

@@ -23,7 +23,7 @@ from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job import report_handlers as reports
 from muster.deploy.core.job import state
 from muster.deploy.core.job.cause import first_of
-from muster.deploy.core.job.events import Emit, Output, Recorded, drop
+from muster.deploy.core.job.events import Emit, Output, Recorded
 from muster.deploy.core.job.feature import Feature
 from muster.deploy.core.job.loop import STOP_SECONDS, LaunchLoop
 from muster.deploy.core.job.result import Failure, LaunchResult
@@ -36,7 +36,7 @@ from muster.deploy.features.why import diagnosis
 from muster.deploy.features.why.diagnosis import RankStacks
 from muster.deploy.features.why.hang_verdict import explain
 from muster.deploy.features.why.options import WhyOptions
-from tests.unit.attempts import attempt_of
+from tests.unit.attempts import attempt_of, drop
 from tests.unit.plans import make_plan
 
 DAEMON = 'prted --prtemca ess "env"'

@@ -18,7 +18,6 @@ from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.errors import UnfitError, UsageError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.job.events import drop
 from muster.deploy.core.job.feature import Start
 from muster.deploy.core.plan.launcher import place_ranks
 from muster.deploy.core.plan.spec import LaunchSpec
@@ -45,6 +44,7 @@ from muster.deploy.features.leases.plan import (
     visible,
 )
 from muster.deploy.features.slurm.options import AllocationOptions
+from tests.unit.attempts import drop
 from tests.unit.plans import NODE, make_plan, request_of
 
 GPUS = replace(NODE, gpus=8, devices=8)

@@ -17,12 +17,12 @@ from muster.deploy.core.connect.requests.hosts import FILE_PART, MOST_PART
 from muster.deploy.core.connect.requests.request import Payload, Request
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job import fetch_output
-from muster.deploy.core.job.events import drop
 from muster.deploy.core.job.fetch_output import ALL_SECONDS, LEAST_PART, MOST_BYTES
 from muster.deploy.core.text.printed import figures_of, seconds_left
 from muster.deploy.core.wire.files import Files
 from muster.deploy.features.metrics import driver
 from muster.deploy.features.metrics.driver import Metrics
+from tests.unit.attempts import drop
 from tests.unit.test_feature import DONE
 
 FOLDER = "/home/ml/.muster/jobs/j"

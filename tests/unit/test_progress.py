@@ -38,6 +38,7 @@ from muster.deploy.core.waits import with_hosts
 from muster.deploy.core.wire import clock
 from muster.deploy.features.samples import starting
 from muster.deploy.features.samples.starting import StartStage
+from tests.unit.attempts import drop
 from tests.unit.plans import make_plan
 from tests.waiting import wait_until
 
@@ -258,7 +259,7 @@ def test_a_small_tree_is_not_counted() -> None:
 def test_ranks_are_counted_until_one_has_printed(
     turn_clock: Callable[[float], None],
 ) -> None:
-    state, samples = LaunchState(make_plan("node[1-2] slots=2")), dict[str, HostSample]()
+    state, samples = LaunchState(make_plan("node[1-2] slots=2"), drop), dict[str, HostSample]()
     stage = StartStage(state, samples)
     assert stage() == "starting mpirun"
     turn_clock(4.0)
@@ -294,7 +295,7 @@ def test_a_stage_without_slow_hosts_has_its_time(monkeypatch: pytest.MonkeyPatch
 def test_the_end_names_ranks_that_save_and_their_rests(
     turn_clock: Callable[[float], None],
 ) -> None:
-    state = LaunchState(make_plan("node[1-2] slots=2"))
+    state = LaunchState(make_plan("node[1-2] slots=2"), drop)
     stage = EndStage(state, 2)
     assert stage() == "removing temporary files on 2 hosts"
     turn_clock(4.0)

@@ -146,10 +146,6 @@ Event: TypeAlias = "JobEvent | FromHost | Said | Stage | Waiting | Recorded | Fe
 Emit: TypeAlias = Callable[[Event], None]
 
 
-def drop(event: Event) -> None:
-    """Drop an event."""
-
-
 MOST_FAILURES = 64
 """Failures of an attempt that become events. Only the first counts, and a host may send any number."""
 

@@ -14,7 +14,7 @@ from ..plan.launch_plan import LaunchPlan, PlacedRank
 from ..text.terminal import harmless
 from ..text.text import span
 from ..wire.clock import now
-from .events import Emit, JobEvent, Said, drop, of_failure
+from .events import Emit, JobEvent, Said, of_failure
 from .result import Failure, RankExit
 
 Action = Callable[[], None]
@@ -108,7 +108,7 @@ class ImpossibleReport(MusterError):
 class LaunchState:
     """One launch from its start to its end."""
 
-    def __init__(self, plan: LaunchPlan, emit: Emit = drop) -> None:
+    def __init__(self, plan: LaunchPlan, emit: Emit) -> None:
         self.plan, self._emit = plan, emit
         self.deadlines = Deadlines()
         self.placed = {placed.rank: placed for placed in plan.ranks}

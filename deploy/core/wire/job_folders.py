@@ -91,7 +91,7 @@ RECORD: dict[str, Any] = {
 DRIVER: dict[str, Any] = {"host": str, "boot": str, "pid": int}
 RESULT: dict[str, Any] = {"exit_status": int, "ended": (int, float)}
 STOPS = frozenset({"interrupted", "stopped"})
-"""Kinds of the first failure of a job that a user ended: by a signal, `muster stop` or `scancel`."""
+"""Kinds of the first failure of a job that a user ended: by a signal or `muster stop`, or by a scheduler."""
 HOSTS_RECORD = "hosts.json"
 """The file in the folder of a run that says how this machine reaches the hosts (cli/hosts_record.py)."""
 FILES_FOLDER = "files"
