@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import sys
 import threading
 from concurrent.futures import Future
@@ -280,6 +281,19 @@ def test_a_download_trusts_the_authorities_that_uv_trusts(
     with pytest.raises(MusterError, match="cannot be downloaded here"):
         fetch.fetch_wheels(lock, tmp_path)
     assert trusted == [file]
+
+
+def test_a_refused_download_names_the_file_for_the_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uv reads a password from the address of an index, and writes no password into a lock."""
+    answer = requests.Response()
+    answer.status_code, answer.url, answer.raw = 401, URL, io.BytesIO()
+    monkeypatch.setattr(requests, "get", lambda url, **options: answer)
+    lock = Lock("ab" * 10, "requirements.txt", "3.12", (Package("digits", "1.0", URL, DIGEST),), "")
+    with pytest.raises(MusterError, match=r"401 Client Error.*: write it to ~/\.netrc"):
+        fetch.fetch_wheels(lock, tmp_path)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_an_interrupt_awaits_no_silent_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
