@@ -23,6 +23,7 @@ from ..core.connect.ownership import require_own, search_path
 from ..core.errors import UsageError
 from ..core.plan.flags import Flag
 from ..core.text.text import nearest
+from ..core.wire.files import read_regular
 from ..core.wire.users import expanded
 from .command import PROFILE, Declaration, Source
 from .removed import replacement
@@ -109,11 +110,8 @@ class Project:
             raise UsageError(f"{self._place(header, key)}: {gone}")
         names = [each.removeprefix("--") for each in command.flags if each != PROFILE]
         known = command.flag(name)
-        hint = (
-            f"; write {known.name.removeprefix('--')}"
-            if known and known.name != name
-            else nearest(key, names)
-        )
+        other = known.name.removeprefix("--") if known and known.name != name else ""
+        hint = f"; write {other}" if other else nearest(key, names)
         raise UsageError(f"{self._place(header, key)}: muster launch has no flag {key}{hint}")
 
     def _read(self, flag: Flag, key: str, value: Any, header: str = "") -> Setting:
@@ -134,8 +132,8 @@ class Project:
         return ".".join(filter(None, ["" if self.path.name == NAMES[0] else "tool.muster", header]))
 
     def _place(self, header: str, key: str) -> str:
-        number = _line(self.text, self._header(header), key)
-        return f"{self.path}:{number}" if number else str(self.path)
+        line = _line(self.text, self._header(header), key)
+        return f"{self.path}:{line}" if line else str(self.path)
 
 
 def _flag_name(key: str) -> str:
@@ -172,9 +170,9 @@ def project_of(folder: Path = Path()) -> Project | None:
 def _project(path: Path, *, is_here: bool) -> Project | None:
     """The defaults in a file, if it has any."""
     try:
-        if not path.is_file() or not (is_here or path.stat().st_uid == os.getuid()):
+        if not path.exists() or not (is_here or path.stat().st_uid == os.getuid()):
             return None
-        text = path.read_text()
+        text = read_regular(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, PermissionError) and not is_here:
             return None

@@ -59,6 +59,10 @@ def test_a_file_that_is_none_is_refused_or_not_there(tmp_path: Path, make: Calla
         except (UsageError, OSError) as error:
             refused[path] = str(error)
     assert [said for path, said in refused.items() if str(path) not in said] == []
+    silent = {name for number, name in enumerate(READERS) if tmp_path / str(number) / name not in refused}
+    assert (
+        not silent & {".musterignore", "muster.toml", "requirements.txt", "hosts.txt"} or make is Path.mkdir
+    )
 
 
 @pytest.mark.timeout(60)

@@ -78,7 +78,7 @@ def git(root: Path, *arguments: str) -> bytes:
             timeout=SECONDS,
         )
     except subprocess.TimeoutExpired:
-        text, status = f"no answer in {SECONDS} s; is the folder huge, or its file system gone?", 1
+        text, status = f"no answer in {SECONDS} s; a huge folder, a disk that is gone, a FIFO .gitignore?", 1
     except OSError as error:
         text, status = f"git: {error.strerror}", 1
     else:
@@ -182,8 +182,7 @@ def git_files(root: Path, depth: int = 0) -> GitFiles:
     """
     if depth > MOST_DEPTH:
         raise UsageError(f"{root}: repositories inside of each other, more than {MOST_DEPTH} levels")
-    files = GitFiles()
-    index = dict(_entries(git(root, "ls-files", "--stage", "-z")))
+    files, index = GitFiles(), dict(_entries(git(root, "ls-files", "--stage", "-z")))
     for name in _inside(root, index):
         path = root / name
         if path.is_symlink() or not path.is_dir():

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..decode import lazy_dataclass
 from ..errors import Problem, UsageError
+from ..wire.files import read_regular
 
 MOST_PATTERNS, LONGEST_PATTERN = 2000, 1000
 ANY_FOLDERS = "**"
@@ -78,7 +79,7 @@ class IgnoreFiles:
     def _file(self, folder: str) -> Ignored | None:
         if folder not in self._files:
             path = self._root / folder / self._name
-            is_read = path.is_file() and (self._follow_links or not path.is_symlink())
+            is_read = path.exists() and not path.is_dir() and (self._follow_links or not path.is_symlink())
             self._files[folder] = Ignored.of_file(path) if is_read else None
         return self._files[folder]
 
@@ -97,7 +98,7 @@ class Ignored:
     @classmethod
     def of_file(cls, path: Path) -> Ignored:
         try:
-            return cls.of(path.read_bytes().decode(errors="surrogateescape"), str(path))
+            return cls.of(read_regular(path).decode(errors="surrogateescape"), str(path))
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 

@@ -98,7 +98,7 @@ def wanted(options: PackageOptions) -> Requirements | None:
         if name := next((name for name, value in chosen.items() if value), ""):
             raise UsageError(f"{name} needs --requirements FILE")
         return None
-    if not Path(file).is_file():
+    if not Path(file).exists():
         raise UsageError(f"--requirements {file}: no such file")
     if python and not re.fullmatch(r"3\.\d{1,2}", python):
         raise UsageError(f"--python-version {python}: write a version such as 3.12")
