@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.hosts.host_sample import HostSample, of_line
 from muster.deploy.core.wire.users import name_of
 from muster.deploy.features.leases.messages import LEASE, LEASES
 from muster.deploy.features.leases.on_host import claims, leases
@@ -144,17 +143,11 @@ def free() -> Any:
     return LEASES.read(json.loads(json.dumps(leases.Leases().do_leases({}, b""))))
 
 
-def sample() -> HostSample:
-    """The sample of this host as the driver reads it."""
-    return of_line(json.dumps({"at": 1, "host": "", "leases": claims.leased_gpus()}, allow_nan=False))
-
-
 def test_a_claim_that_is_wrong_in_any_field_is_skipped(folder: Path, take: Callable[..., Any]) -> None:
     acts = [("claim", f"{claims.CLAIM}{number}", wrong) for number, wrong in enumerate(WRONG.values())]
     with stranger(folder, *acts):
         assert take("a", 8).ready
         assert [(gpu.job, gpu.user) for gpu in free().gpus] == [("a", name_of(0))] * 8
-        assert [lease.job for lease in sample().leases] == ["a"]
     for wrong in WRONG.values():  # not one because of another field
         with pytest.raises(claims.MALFORMED):
             claims.parse(wrong)
@@ -172,15 +165,6 @@ def test_a_right_claim_is_shown_with_the_owner_of_its_file(folder: Path, take: C
         assert take("a", 5).ready
         assert refused.beside == (str(STRANGER),)
     assert take("b", 3).beside == ()
-
-
-def test_the_claims_of_a_sample_have_a_bound(folder: Path, take: Callable[..., Any]) -> None:
-    take("a", 8)
-    many = text(has={f"x{number}": number % 256 for number in range(250)})
-    with stranger(folder, *(("claim", f"{claims.CLAIM}{number}", many) for number in range(80))):
-        assert len(json.dumps(claims.leased_gpus())) < 1 << 14
-        assert sum(len(lease.gpus) for lease in sample().leases) <= claims.MOST_DEVICES
-        assert [gpu.job for gpu in free().gpus] == ["a"] * 8
 
 
 def test_the_lock_of_a_stranger_does_not_keep_a_dead_claim_alive(
@@ -214,7 +198,6 @@ def test_no_claim_of_a_user_with_many_is_left_out(
         with pytest.raises(OSError, match=f"{STRANGER} has 100 files .*; have them removed"):
             take("a", 1)
         assert "has 100 files" in free().problem
-        assert sample().leases == ()
 
 
 def test_who_asks_later_waits_longer_whatever_its_date(folder: Path, take: Callable[..., Any]) -> None:

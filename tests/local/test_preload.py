@@ -14,7 +14,6 @@ import pytest
 from muster.deploy.core.agent.processes import process_table
 from tests.launching import Project
 from tests.processes import is_alive, wait_until_gone
-from tests.samples import read_samples
 from tests.waiting import wait_until
 
 # Prints how Python has started it; its first attempt ends by SIGKILL as soon as the test wants that.
@@ -98,12 +97,6 @@ def preloaded(project: Project) -> list[str]:
     return [event["text"] for event in events(project) if event["type"] == "host.preloaded"]
 
 
-def memory_in_samples(project: Project) -> list[int]:
-    """Bytes that the host gave for the process, sample by sample."""
-    (path,) = (project.path / "runs").glob("*/samples.jsonl")
-    return [sample.preloaded for sample in read_samples(str(path)) if sample.preloaded]
-
-
 def environ_of(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
@@ -132,7 +125,6 @@ def test_it_starts_as_by_python(ranks: int, words: tuple[str, ...], project: Pro
     with start(project, tmp_path, *words, ranks=ranks) as driver:
         wait_until(lambda: preloaded(project), "the imports to be ready")
         pid = waiting_for(tmp_path)
-        wait_until(lambda: memory_in_samples(project), "a sample with its memory")
         (tmp_path / "go").touch()
         output, _ = driver.communicate(timeout=120)
     assert driver.returncode == 0, output

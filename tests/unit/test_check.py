@@ -14,7 +14,6 @@ import pytest
 from muster.deploy.core.connect.requests.hosts import Reached
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.hosts.host_sample import LeaseSample
 from muster.deploy.core.hosts.rendezvous import no_port
 from muster.deploy.core.plan.spec import LauncherName
 from muster.deploy.core.text.fold import fold_names
@@ -24,6 +23,7 @@ from muster.deploy.features.check.host import driver_runs, number, oldest_driver
 from muster.deploy.features.check.host_reports import Clock, HostReport, HostReports
 from muster.deploy.features.check.judge import judge, unfit
 from muster.deploy.features.check.messages import Card, Folder, Gpu, GpuHost, HostHealth, JobProcesses
+from muster.deploy.features.leases.messages import Device
 from tests.unit.plans import NODE
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def reach(hosts: Sequence[str], source: str, cut: Mapping[tuple[str, str], str])
     }
 
 
-LEASED = (LeaseSample("j", "alice", (0,)),)
+LEASED = (Device(0, "GPU-0", user="alice", job="j"),)
 
 
 def examine(
@@ -199,7 +199,7 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      THREE, gpus({"gpus": (dataclasses.replace(IDLE, used=70000, pids=(41, 42)), IDLE)})),
     ("gpu.leased", "warning", "node2", "leased: GPU 0: job j of alice", "muster launch --wait",
      THREE, {**gpus({"gpus": (dataclasses.replace(IDLE, used=70000, pids=(41,)), IDLE)}),
-             "other": {"node2": {"leases": LEASED}}}),
+             "other": {"node2": {"leased": LEASED}}}),
     ("disk.full", "error", "node2", "12 MiB free for /home/ml/.muster", "df /home/ml/.muster",
      THREE, one_host(folders=(Folder(HOME.path, 12 << 20, None), TMP))),
     ("disk.full", "error", "node2", "0 B free for /home/ml/.muster", "remove files",
@@ -396,7 +396,8 @@ def test_the_ids_are_those_of_the_document() -> None:
     no_ids.add("core.agent.importer")
     of_git = {"core.fsmonitor", "core.pager", "core.symlinks", "credential.helper", "diff.external"}
     of_git.add("protocol.allow")
-    used -= no_ids | of_git | {"ssh.too-many-keys"}  # the last is advice about ssh.login-refused
+    of_remedies = {"ssh.too-many-keys", "ssh.no-known-hosts"}
+    used -= no_ids | of_git | of_remedies
     assert used == listed
     # test_ssh.py, test_slurm_options.py, test_hostfile.py, test_container_plan.py; tests/node, cluster
     elsewhere = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import socket
 import threading
 import time
@@ -26,7 +25,6 @@ from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.hosts.host_sample import LeaseSample
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.hosts.rendezvous import MOST_PEERS, peers
 from muster.deploy.core.wire.frames import Frame, read_frame, write_frame
@@ -34,6 +32,7 @@ from muster.deploy.features.check.command import ask_hosts
 from muster.deploy.features.check.host_reports import HostReports
 from muster.deploy.features.check.judge import judge
 from muster.deploy.features.check.messages import HEALTH
+from muster.deploy.features.leases.messages import Device
 from tests.load import hold
 from tests.unit.plans import NODE
 from tests.unit.test_check import HEALTHY
@@ -326,11 +325,11 @@ def test_only_a_host_that_owes_an_answer_is_silent() -> None:
     assert channel.silent_for() == 0.0
 
 
-def test_the_leases_of_a_host_are_those_of_its_sample() -> None:
+def test_the_gpus_that_jobs_lease_are_named() -> None:
     facts = dataclasses.asdict(NODE) | {"devices": 4, "time": time.time(), "steady": time.monotonic()}
-    lease = {"job": "j", "user": "alice", "gpus": [0, 3]}
-    text = json.dumps({"at": 1, "host": "", "leases": [lease]})
-    node1, node2 = ({"facts": facts, "sample": {"sample": said}} for said in (text, "no JSON"))
+    gpus = [{"index": 0, "name": "a", "user": "alice", "job": "j"}, {"index": 1, "name": "b", "process": "p"}]
+    said = {"kind": "nvidia", "waiting": []}
+    node1, node2 = ({"facts": facts, "leases": {**said, "gpus": devices}} for devices in (gpus, []))
     found = simulated("node[1-2]", node1=node1, node2=node2)
-    leases = {name: report.leases for name, report in found.hosts.items()}
-    assert leases == {"node1": (LeaseSample("j", "alice", (0, 3)),), "node2": ()}
+    leased = {name: report.leased for name, report in found.hosts.items()}
+    assert leased == {"node1": (Device(0, "a", user="alice", job="j"),), "node2": ()}

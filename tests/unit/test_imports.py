@@ -43,7 +43,7 @@ GATHERERS = {
 }
 FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "check bench": "check --bench measures links and hosts, and shows the slow ones as findings",
-    "samples leases": "a sample of a host has the jobs that lease its GPUs",
+    "check leases": "check tells GPUs that jobs lease from those that other processes use",
 }
 """The features that import another, each with the reason. Only shorten it."""
 ALL = {"all_features.py", "all_handlers.py", "all_options.py"}

@@ -265,13 +265,14 @@ def test_an_error_costs_the_sample_and_nothing_else(tmp_path: Path) -> None:
         if len(sent) == 2:
             done.set()
 
-    values: Any = itertools.cycle([float("nan"), "x" * MOST_BYTES, 7])
-    sampler = Sampler(wrappers, str(tmp_path), 0.01, send, lambda: next(values))
+    values: Any = itertools.cycle([{"loss": float("nan")}, {"text": "x" * MOST_BYTES}, {"step": 7}])
+    sampler = Sampler(wrappers, str(tmp_path), 0.01, send)
+    sampler._training.read = lambda: next(values)  # type: ignore[method-assign]
     assert done.wait(60)
     sampler.close()
     assert {frame["event"] for frame in sent} == {"sample"}
     read = [of_json({**json.loads(frame["sample"]), "at": 1, "host": "a"}) for frame in sent]
-    assert {sample.preloaded for sample in read} == {7}
+    assert {sample.training and sample.training.step for sample in read} <= {7, None}
 
 
 def test_the_gpus_of_a_rank_are_of_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +283,7 @@ def test_the_gpus_of_a_rank_are_of_its_processes(tmp_path: Path, monkeypatch: py
     child = subprocess.Popen(["sleep", "1000"])
     sampler = Sampler(lambda: {5: wrapper}, str(tmp_path), 1000, lambda frame: None)
     try:
-        monkeypatch.setattr(sampler._gpus, "read", lambda _: [parse(H100), {**parse(H100), "index": 2}])
+        monkeypatch.setattr(sampler._gpus, "read", lambda: [parse(H100), {**parse(H100), "index": 2}])
         wait_until(lambda: sampler._gpu_users, "the processes on the GPUs")
         sample = sampler.sample()
         assert of_json({**sample, "at": 1, "host": "a"}).ranks[0].gpus == (2, 3)

@@ -270,13 +270,6 @@ def test_a_host_in_full_has_its_gpus_and_its_ranks() -> None:
     assert "    2 node1 " in text and "    3 node1 " in text and "    1 node0" not in text
 
 
-def test_a_host_in_full_has_the_memory_of_preloaded_imports() -> None:
-    seen = history(2)
-    assert "preloaded" not in "\n".join(lines_of(seen, view=View(chosen="node1")))
-    seen.take(HostSample(START + 30, "node1", preloaded=300 << 20), NOW)
-    assert "preloaded 300 MiB for the next attempt" in "\n".join(lines_of(seen, view=View(chosen="node1")))
-
-
 def test_a_rank_in_full_has_its_log() -> None:
     shown = lines_of(history(2), view=View(chosen="rank 3"))
     assert "rank 3 on node1" in shown

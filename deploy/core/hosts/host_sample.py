@@ -70,15 +70,6 @@ class RankSample:
 
 
 @dataclass(frozen=True)
-class LeaseSample:
-    """A job that leases GPUs of a host. Its user may have written anything in its texts."""
-
-    job: Name
-    user: Name
-    gpus: Annotated[tuple[Annotated[int, Between(0, MOST_GPUS)], ...], AtMost(MOST_GPUS)]
-
-
-@dataclass(frozen=True)
 class TrainingSample:
     """The newest line of `steps.jsonl` on the host that writes it."""
 
@@ -106,8 +97,6 @@ class HostSample:
     memory: SampleBytes | None = None
     memory_total: SampleBytes | None = None
     swap: SampleBytes | None = None
-    preloaded: SampleBytes | None = None
-    """Resident bytes of the processes that `--preload` keeps for the next attempt."""
     net_in: Rate | None = None
     net_out: Rate | None = None
     disk_read: Rate | None = None
@@ -117,8 +106,6 @@ class HostSample:
     temperature: Degrees | None = None
     """The hottest processor or board sensor, in degrees Celsius."""
     gpus: Annotated[tuple[GpuSample, ...], AtMost(MOST_GPUS)] = ()
-    leases: Annotated[tuple[LeaseSample, ...], AtMost(64)] = ()
-    """Of all users."""
     ranks: Annotated[tuple[RankSample, ...], AtMost(MOST_RANKS)] = ()
     training: TrainingSample | None = None
 

@@ -16,10 +16,9 @@ from ...cli.inventory import Inventory, inventory_or_this_machine, site_findings
 from ...cli.shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, runs_of, write_json
 from ...core.connect.cluster import CLOCKS_AT_ONCE, Cluster
 from ...core.connect.fanout import HostOutcomes, Result, ask_every, on_every
-from ...core.connect.requests.hosts import OPEN_PORT, REACH, SAMPLE, Reached
+from ...core.connect.requests.hosts import OPEN_PORT, REACH, Reached
 from ...core.connect.requests.request import Answer, Request
 from ...core.errors import HostError, MusterError, UnfitError, UsageError
-from ...core.hosts.host_sample import LeaseSample, of_line
 from ...core.hosts.hostfile import Host
 from ...core.hosts.rendezvous import no_port, peers
 from ...core.hosts.slots import SlotRule, counted_slots, slot_rule
@@ -30,6 +29,7 @@ from ...core.text.columns import width_of
 from ...core.text.fold import HostMessage, fold_messages
 from ...core.text.terminal import harmless
 from ...core.text.text import count, fitted, size, table
+from ..leases.messages import LEASES, Device
 from .finding import Finding, Severity, of_error
 from .host_reports import Clock, HostReport, HostReports
 from .judge import judge
@@ -51,7 +51,7 @@ def ask_hosts(cluster: Cluster) -> HostReports:
     survey = _Survey(cluster)
     survey.connect()
     health = survey.all(HEALTH, HEALTH_SECONDS)
-    leases = survey.leases()
+    leased = survey.leased()
     ports = survey.ports()
     clocks = survey.clocks()
     reached = survey.reach(ports)
@@ -64,7 +64,7 @@ def ask_hosts(cluster: Cluster) -> HostReports:
                 addresses=tuple(cluster.addresses(host)),
                 rendezvous=ports[host.name],
                 reached=reached[host.name],
-                leases=leases.get(host.name, ()),
+                leased=leased.get(host.name, ()),
             )
             for host in cluster.hosts
             if host.name not in survey.errors
@@ -101,14 +101,12 @@ class _Survey:
         channels = {name: self.cluster.channels[name] for name in self.names}
         return self._note(ask_every(channels, request, seconds, arguments))
 
-    def leases(self) -> dict[str, tuple[LeaseSample, ...]]:
-        """The jobs that lease GPUs of the hosts that have some; a host without a valid sample has none."""
-        facts, leases = self.cluster.facts, {}
+    def leased(self) -> dict[str, tuple[Device, ...]]:
+        """The GPUs that jobs lease, of the hosts that have GPUs and name them."""
+        facts = self.cluster.facts
         channels = {name: self.cluster.channels[name] for name in self.names if facts[name].devices}
-        for name, answer in ask_every(channels, SAMPLE, HEALTH_SECONDS).results.items():
-            with contextlib.suppress(ValueError):
-                leases[name] = of_line(answer.sample).leases
-        return leases
+        answers = ask_every(channels, LEASES, HEALTH_SECONDS).results
+        return {name: tuple(gpu for gpu in answer.gpus if gpu.job) for name, answer in answers.items()}
 
     def ports(self) -> dict[str, int | HostError]:
         """For each host, a port that the others can try to reach, or the error that it has none."""

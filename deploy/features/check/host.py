@@ -12,6 +12,7 @@ from ...core.hosts.hostfile import Host
 from ...core.plan.launcher import launcher_of, unfit
 from ...core.plan.spec import LauncherName
 from ...core.plan.torchrun import unfit_for_torch
+from ...core.text.fold import fold
 from ...core.text.terminal import harmless
 from ...core.text.text import count, ranges, size
 from ...core.wire.limits import LEAST_FILES, LEAST_INODES, LONGEST_TMPDIR
@@ -321,11 +322,11 @@ def _start(host: Host, measured: HostReport) -> Iterator[Finding]:
 
 def _gpus(host: Host, measured: HostReport) -> Iterator[Finding]:
     facts, health = measured.facts, measured.health
-    numbers = {index for lease in measured.leases for index in lease.gpus}
+    numbers = {gpu.index for gpu in measured.leased}
     others = [replace(gpu, pids=(), used=0) if gpu.index in numbers else gpu for gpu in health.gpus]
     report = GpuReport(tuple(others), health.gpu_error, health.gpu_host)
-    if leases := measured.leases:
-        shown = [f"GPU {ranges(each.gpus)}: job {each.job} of {each.user}" for each in leases[:MOST_LEASES]]
+    if leases := fold((gpu.index, (gpu.job, gpu.user)) for gpu in measured.leased):
+        shown = [f"GPU {ranges(gpus)}: job {job} of {user}" for gpus, (job, user) in leases[:MOST_LEASES]]
         shown += [f"and {len(leases) - MOST_LEASES} more"] if len(leases) > MOST_LEASES else []
         text = harmless(f"leased: {'; '.join(shown)}")
         yield warning("gpu.leased", host.name, text, "wait for it: muster launch --wait")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...core.connect.requests.hosts import Reached
 from ...core.errors import HostError
 from ...core.hosts.host_facts import Facts
-from ...core.hosts.host_sample import LeaseSample
+from ..leases.messages import Device
 from .messages import HostHealth
 
 
@@ -33,8 +33,8 @@ class HostReport:
     """The port that they tried, or the error that it could open none."""
     reached: Mapping[str, Reached]
     """For each host, also itself: at which addresses this host reaches it."""
-    leases: tuple[LeaseSample, ...] = ()
-    """The jobs that lease its GPUs."""
+    leased: tuple[Device, ...] = ()
+    """Its GPUs that jobs lease."""
 
 
 @dataclass(frozen=True)

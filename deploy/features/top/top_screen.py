@@ -12,7 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from ...core.text.terminal import harmless
-from ...core.text.text import count, duration, ranges, size, span
+from ...core.text.text import count, duration, size, span
 from .head import Moment, alarm_lines, job_lines
 from .notes import Judge, Note, gpu_share
 from .screen_lines import (
@@ -52,14 +52,11 @@ def host_in_full(history: TopHistory, track: HostTrack, judge: Judge, width: int
         "CPU": f"{bar(last.cpu, 20)} {short_percent(last.cpu)} of {last.cpus} cores, load {last.load}",
         "history": spark([sample.cpu for sample in track.samples], 60, 1.0),
         "memory": f"{_filled(last.memory, last.memory_total)}, swap {size(last.swap or 0)}",
-        "preloaded": f"{size(last.preloaded)} for the next attempt" if last.preloaded else "",
         "/dev/shm": _filled(last.shm, last.shm_total),  # noqa: S108  # a name to read
         "network": f"in {short_rate(last.net_in or 0)}, out {short_rate(last.net_out or 0)}",
         "disks": f"read {short_rate(last.disk_read or 0)}, written {short_rate(last.disk_write or 0)}",
         "hottest": f"{last.temperature:.0f} °C" if last.temperature is not None else "",
     }
-    for lease in last.leases:
-        facts[f"GPU {ranges(lease.gpus)}"] = f"leased by job {harmless(lease.job)} of {harmless(lease.user)}"
     lines += [line(width, Span(f"{name:<10}", "dim"), Span(text)) for name, text in facts.items() if text]
     for gpu in last.gpus:
         memory = f"{size(gpu.memory or 0)} of {size(gpu.memory_total or 0)}"

@@ -28,7 +28,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from ....core.agent.processes import peek
-from ....core.wire.frames import Frame
 from ....core.wire.users import name_of
 
 SETUP, WITHOUT_SETUP = "/var/lib/muster/leases", "/tmp"  # noqa: S108  # sticky, and root's
@@ -325,22 +324,6 @@ def _is_of_strangers(status: os.stat_result) -> bool:
 
 
 # -- what others see --
-
-
-def leased_gpus() -> list[Frame]:
-    """The jobs that lease GPUs here, for the samples of this host: at most so many, whatever others claim."""
-    shown: list[Frame] = []
-    left = MOST_DEVICES
-    try:
-        living = living_claims()
-    except OSError:  # a lease says so
-        return []
-    for claim in living:
-        gpus = sorted(claim.has.values())[:left]
-        if gpus and len(shown) < MOST_SHOWN:
-            shown.append({"job": claim.job, "user": claim.user, "gpus": gpus})
-            left -= len(gpus)
-    return shown
 
 
 def users_beside(claims: Collection[Claim]) -> list[str]:

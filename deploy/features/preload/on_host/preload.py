@@ -66,7 +66,6 @@ class Preload(JobHandler):
         self.cold: dict[str, int] = {}
         """Why ranks have started without it, and how many."""
         self.released = 0
-        job.shared["preloaded"] = self.resident
 
     def do_preload(self, request: Frame, payload: bytes) -> Frame:
         """Keep the imports of ranks and torchrun ready for the next attempt; answers how far they are.

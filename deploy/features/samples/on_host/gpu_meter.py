@@ -16,7 +16,6 @@ from typing import IO, Any
 from ....core.agent.gpus import DRIVER, Machine, device_files, query, split
 from ....core.agent.processes import die_with_agent
 from ....core.wire.frames import Frame
-from ...leases.on_host.claims import leased_gpus
 
 FIELDS = (
     "index,name,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,clocks.sm,"
@@ -55,11 +54,6 @@ class GpuMeter:
             self._first.set()  # one that hangs delays only the first sample
         newest = sorted(self._newest.items())
         return [gpu for _, (at, gpu) in newest if now - at < STALE_SECONDS]
-
-    def fields(self, patience: float = 0.0) -> Frame:
-        """The fields of a sample that are about GPUs: their readings, and who leases some."""
-        gpus = self.read(patience)
-        return {"gpus": gpus, **({"leases": leased_gpus()} if gpus else {})}
 
     def close(self) -> None:
         """End nvidia-smi, and do not start it again."""

@@ -12,7 +12,6 @@ import time
 
 from ....core.agent.processes import peek
 from ....core.wire.frames import Frame
-from ...leases.on_host.claims import leased_gpus
 
 SECTOR = 512  # bytes in /proc/diskstats, for every disk
 # Interfaces that show the traffic of others again, and disks that lie on others.
@@ -153,8 +152,7 @@ class SampleHandler:
 
     def do_sample(self, request: Frame, payload: bytes) -> Frame:
         """A sample of this host; rates from the second request on."""
-        read = {**self._host.read(time.monotonic()), **self._gpus.fields(FIRST_GPU_SECONDS)}
-        read["leases"] = leased_gpus()  # also of GPUs of other makers
+        read = {**self._host.read(time.monotonic()), "gpus": self._gpus.read(FIRST_GPU_SECONDS)}
         return {"sample": json.dumps({"at": time.time(), "host": "", **read})}
 
     def close(self) -> None:

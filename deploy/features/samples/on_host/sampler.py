@@ -218,12 +218,9 @@ class Sampling(JobHandler):
         self.ending()
         if job.job:
             out = JobPaths(job.job["folder"]).out
-            self._sampler = Sampler(job.ranks.wrappers, out, request["every"], job.send, self._preloaded)
+            self._sampler = Sampler(job.ranks.wrappers, out, request["every"], job.send)
             job.shared["gpus"] = self._sampler.gpus
         return {}
-
-    def _preloaded(self) -> Any:
-        return self.job.shared.get("preloaded", lambda: None)()
 
     def rank_ended(self, end: Frame) -> dict[str, str]:
         """The other processes on the GPU of a rank that had no memory there."""
@@ -240,8 +237,7 @@ class Sampling(JobHandler):
 class Sampler:
     """Measures in a thread, until it is closed.
 
-    `wrappers` returns the process of each rank's wrapper; `out` is the job's folder for outputs;
-    `preloaded` returns the bytes that `--preload` takes, None without it.
+    `wrappers` returns the process of each rank's wrapper; `out` is the job's folder for outputs.
     """
 
     def __init__(
@@ -250,9 +246,8 @@ class Sampler:
         out: str,
         every: float,
         send: Callable[[Frame], None],
-        preloaded: Callable[[], int | None] = lambda: None,
     ) -> None:
-        self._wrappers, self._every, self._send, self._preloaded = wrappers, every, send, preloaded
+        self._wrappers, self._every, self._send = wrappers, every, send
         self._host, self._gpus, self._ranks = HostMeter(), GpuMeter(), RankMeter()
         self._training = TrainingMeter(out)
         self._gpu_users: Mapping[int, set[str]] = {}
@@ -271,8 +266,7 @@ class Sampler:
         at, wrappers = steady(), self._wrappers()
         return {
             **self._host.read(at),
-            **self._gpus.fields(),
-            "preloaded": self._preloaded(),
+            "gpus": self._gpus.read(),
             "ranks": [
                 {**entry, "gpus": self._gpus_of(wrappers[entry["rank"]])}
                 for entry in self._ranks.read(wrappers, at)
