@@ -22,7 +22,7 @@ from muster.deploy.core.connect.cluster import Cluster as Hosts
 from muster.deploy.core.connect.opener import access_with
 from muster.deploy.core.content import tree_transfer
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.features.image import engine
+from muster.deploy.features.image.engine import LocalEngine
 from muster.deploy.features.image.image_push import ImagePushResult, ImageTransfer, prepare, survey
 from tests.cluster.conftest import NODES, ROOT, Cluster
 from tests.launching import MUSTER
@@ -187,13 +187,14 @@ def push_and_lose(engines: Engines, lost: str, monkeypatch: pytest.MonkeyPatch) 
             return super().read(size)
 
     monkeypatch.setattr(tree_transfer, "open_regular", Layer)
+    engine = LocalEngine()
     image = engine.image(IMAGE)
     with Hosts(
         hostfile.load(engines.cluster.hosts_file), access_with(engines.cluster.ssh_config, "").open
     ) as hosts:
         lacking = survey(hosts, image, {})
         assert [lacking[node] and len(lacking[node] or ()) for node in NODES] == [None, engines.lacks, 2]
-        saved = prepare(image, lacking, engines.cache)
+        saved = prepare(engine, image, lacking, engines.cache)
         return ImageTransfer(hosts, image, saved, lambda done, total: None).push(lacking, {})
 
 

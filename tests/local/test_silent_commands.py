@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import shlex
+import socket
 import struct
 import subprocess
 import sys
@@ -228,7 +229,11 @@ def test_a_program_draws_on_the_terminal_itself(command: str, slow: SlowHosts) -
 
 @pytest.mark.parametrize("command", ENGINE)
 def test_a_line_names_a_slow_container_engine(command: str, slow: SlowHosts) -> None:
-    slow.start(command, ENGINE[command]).read_until("waiting for the container engine")
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(address := str(slow.project.path / "engine"))
+        engine.listen()  # the answer comes after the line
+        slow.project.env["DOCKER_HOST"] = f"unix://{address}"
+        slow.start(command, ENGINE[command]).read_until("waiting for the container engine")
 
 
 def test_every_command_is_held_or_cannot_wait() -> None:

@@ -30,7 +30,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/eval": 259,
     "deploy/features/forward": 514,
     "deploy/features/hints": 774,
-    "deploy/features/image": 928,
+    "deploy/features/image": 946,
     "deploy/features/init": 112,
     "deploy/features/leases": 1_354,
     "deploy/features/metrics": 100,

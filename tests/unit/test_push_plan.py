@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 from muster.deploy.cli.command import Exit
 from muster.deploy.core.content.transfer_state import ActiveTransfer, Receiver, Transfer, ancestors
 from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.features.image import command as capabilities
 from muster.deploy.features.image import image_versions as versions
 from muster.deploy.features.image.archive import compressed
 from muster.deploy.features.image.command import (
@@ -28,7 +29,6 @@ from muster.deploy.features.image.command import (
 )
 from muster.deploy.features.image.engine import Image
 from muster.deploy.features.image.image_push import ImagePushOutcome, ImagePushResult
-from tests.slurm import put_programs
 
 LAYERS = (b"low" * 50_000, b"high" * 40_000)
 DIFF_IDS = tuple("sha256:" + hashlib.sha256(layer).hexdigest() for layer in LAYERS)
@@ -129,65 +129,38 @@ def test_the_report_is_one_line_a_host() -> None:
 TRACKS = list(versions.load().values())
 
 
-INSPECTED = {
-    **{"Id": "sha256:1", "Created": "", "RootFS": {"Layers": None}, "Size": 9_870_000_000},
-    "Config": {"Labels": {"muster.cuda": "13.0.2", "other": "x"}},
-}
+class Engine:
+    """An engine whose image prints a text, and ends with a status."""
 
+    status, output = 0, "kept    pytorch 2.13.0: 2.13.0\n"
 
-@pytest.fixture
-def prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], None]:
-    """Has a `docker` with one image, which prints a text and ends with a status."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    def image(self, name: str) -> Image:
+        return Image(name, "sha256:1", "", (), 9_870_000_000, {"muster.cuda": "13.0.2", "other": "x"})
 
-    def put(status: int, output: str) -> None:
-        inspect = f"echo '{json.dumps([INSPECTED])}'"
-        put_programs(
-            tmp_path, docker=f'[ "$1" = run ] || {{ {inspect}; exit; }}; printf "{output}"; exit {status}'
-        )
-
-    return put
+    def run(self, image: Image, argv: list[str]) -> tuple[int, str]:
+        return self.status, self.output
 
 
 def test_a_check_prints_the_proof_of_the_image_below_its_size_and_versions(
-    prints: Callable[[int, str], None], capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prints(0, "kept    pytorch 2.13.0: 2.13.0\\n")
+    monkeypatch.setattr(capabilities, "LocalEngine", Engine)
     ImageCheck("muster:cuda").run()
-    shown = "muster:cuda  9.87 GB\ncuda=13.0.2\n\nkept    pytorch 2.13.0: 2.13.0\n"
-    assert capsys.readouterr().out == shown
-    prints(1, "BROKEN  pytorch 2.13.0: 2.12.0\\n")
+    assert capsys.readouterr().out == "muster:cuda  9.87 GB\ncuda=13.0.2\n\nkept    pytorch 2.13.0: 2.13.0\n"
+    monkeypatch.setattr(Engine, "status", 1)
     with pytest.raises(Exit) as broken:
         ImageCheck("muster:cuda").run()
     assert broken.value.code == 1
 
 
-@pytest.mark.parametrize(("status", "output"), [(127, "exec: no such file"), (2, ""), (1, "")])
+@pytest.mark.parametrize(("status", "output"), [(127, "exec: no such file"), (2, ""), (1, "\n")])
 def test_an_image_without_a_proof_is_refused(
-    prints: Callable[[int, str], None], status: int, output: str
+    monkeypatch: pytest.MonkeyPatch, status: int, output: str
 ) -> None:
-    prints(status, output)
-    with pytest.raises(UsageError, match=f"x has no proof of its versions.*: {output or 'nothing'}"):
-        ImageCheck("x").run()
-
-
-@pytest.mark.parametrize(
-    ("said", "error"),
-    [
-        ("Error response from daemon: No such image: x", "no image x here; get it with: docker pull x"),
-        ("Error: x: image not known", "no image x here"),
-        ("permission denied", "the container engine: permission denied; does `docker info` work here"),
-    ],
-)
-def test_what_docker_answers_instead_of_an_image_is_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, error: str
-) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    put_programs(tmp_path, docker=f"echo '{said}' >&2; exit 1")
-    with pytest.raises(MusterError, match=error):
-        ImageCheck("x").run()
-    monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    with pytest.raises(MusterError, match="no docker here"):
+    monkeypatch.setattr(capabilities, "LocalEngine", Engine)
+    monkeypatch.setattr(Engine, "status", status)
+    monkeypatch.setattr(Engine, "output", output)
+    with pytest.raises(UsageError, match=f"x has no proof of its versions.*: {output.strip() or 'nothing'}"):
         ImageCheck("x").run()
 
 

@@ -21,7 +21,7 @@ from ...core.plan.flags import flag
 from ...core.text.progress import MB, Progress
 from ...core.text.terminal import harmless_lines
 from ...core.waits import waiting
-from . import engine
+from .engine import LocalEngine
 from .image_push import ImageTransfer, prepare, survey
 from .image_versions import FOLDER, Track, load, targets
 
@@ -157,6 +157,7 @@ class ImageCheck(Command):
 
     def run(self) -> None:
         """Run it in a container, and print the result."""
+        engine = LocalEngine()
         inspected = engine.image(self.image)
         status, output = engine.run(inspected, [*PROVE, *(["--json"] if self.json else [])])
         if status not in {KEPT, BROKEN} or not output.strip():
@@ -195,12 +196,13 @@ class ImagePush(HostOptions):
         config = Path(self.ssh_config) if self.ssh_config else None
         if config and not config.is_file():
             raise UsageError(f"--ssh-config: no file {self.ssh_config}")
+        engine = LocalEngine()
         inspected, began = engine.image(self.image), time.monotonic()
         with contextlib.closing(Cluster(chosen, access_with(config, self.python).open)) as cluster:
             failed = cluster.connect()
             lacking = survey(cluster, inspected, failed)
             with Progress(f"compressing {self.image}", unit=MB) as progress:
-                saved = prepare(inspected, lacking, cache_folder(), progress.show)
+                saved = prepare(engine, inspected, lacking, cache_folder(), progress.show)
             with Progress(self.image, unit=MB) as progress:
                 transfer = ImageTransfer(cluster, inspected, saved, progress.show)
                 with waiting("the engines of the hosts"):

@@ -1,20 +1,21 @@
-"""The container engine of this machine, by the command `docker`: looks up images, runs and saves them."""
+"""The container engine of this machine, through the Docker SDK: looks up images, runs and saves them.
+
+The SDK is imported at its first use: its import would double the start time of every command.
+"""
 
 from __future__ import annotations
 
-import json
-import re
+import contextlib
 import shlex
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...core.errors import MusterError, UsageError
 from ...core.waits import waiting
 from .image_versions import load, targets
 
 CHUNK = 1 << 20
-_ABSENT = re.compile(r"(?i)no such (image|object)|image not known")
 
 
 @dataclass(frozen=True)
@@ -42,53 +43,67 @@ def how_to_get(name: str) -> str:
     return f"muster image build makes {images}; load another one with: docker load"
 
 
-def image(name: str) -> Image:
-    """Look up an image by its name. `UsageError` if this machine does not have it."""
-    done = _docker("image", "inspect", name)
-    if done.returncode and _ABSENT.search(done.stderr):
-        raise UsageError(f"no image {name} here; {how_to_get(name)}")
-    if done.returncode:
-        raise _error(done.stderr)
-    (found,) = json.loads(done.stdout)
-    return Image(
-        name=name,
-        id=found["Id"],
-        created=found["Created"],
-        layers=tuple(found["RootFS"].get("Layers") or ()),
-        size=found["Size"],
-        labels=found["Config"].get("Labels") or {},
-    )
+class LocalEngine:
+    """The engine that DOCKER_HOST names, or the one at its usual socket."""
+
+    def __init__(self) -> None:
+        from docker.client import DockerClient
+
+        with _explained():
+            self._client: Any = DockerClient.from_env()
+            self._client.ping()
+
+    def image(self, name: str) -> Image:
+        """Look up an image by its name. `UsageError` if this machine does not have it."""
+        try:
+            with _explained():
+                attributes = self._client.images.get(name).attrs
+        except _errors().ImageNotFound:
+            raise UsageError(f"no image {name} here; {how_to_get(name)}") from None
+        return Image(
+            name=name,
+            id=attributes["Id"],
+            created=attributes["Created"],
+            layers=tuple(attributes["RootFS"]["Layers"]),
+            size=attributes["Size"],
+            labels=attributes["Config"].get("Labels") or {},
+        )
+
+    def run(self, image: Image, argv: Sequence[str]) -> tuple[int, str]:
+        """Run a command without network. Returns its exit status and output, or the error of its start."""
+        with _explained():
+            container = self._client.containers.create(
+                image.id, list(argv), entrypoint=[], network_mode="none", hostname="image", shm_size="256m"
+            )
+            try:
+                container.start()
+                status = container.wait()["StatusCode"]
+                return status, container.logs(stderr=False).decode(errors="replace")
+            except _errors().APIError as error:
+                return 127, str(error.explanation)
+            finally:
+                container.remove(force=True)
+
+    def save(self, image: Image) -> Iterator[bytes]:
+        """The image as `docker save` writes it, piece by piece."""
+        with _explained():
+            yield from self._client.api.get_image(image.name, chunk_size=CHUNK)
 
 
-def run(image: Image, argv: Sequence[str]) -> tuple[int, str]:
-    """Run a command without network. Returns its exit status and output, or the error of its start."""
-    options = ("--rm", "--network", "none", "--hostname", "image", "--shm-size", "256m")
-    done = _docker("run", *options, "--entrypoint", argv[0], image.id, *argv[1:])
-    return done.returncode, done.stdout or done.stderr
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    from requests.exceptions import RequestException
 
-
-def save(image: Image) -> Iterator[bytes]:
-    """The image as `docker save` writes it, piece by piece."""
-    argv = ["docker", "save", image.name]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None  # noqa: S101  # both are pipes
-        while piece := process.stdout.read(CHUNK):
-            yield piece
-        said = process.stderr.read().decode(errors="replace")
-    if process.returncode:
-        raise _error(said)
-
-
-def _docker(*arguments: str) -> subprocess.CompletedProcess[str]:
     try:
         with waiting("the container engine"):
-            return subprocess.run(
-                ["docker", *arguments], capture_output=True, text=True, errors="replace", check=False
-            )
-    except FileNotFoundError:
-        raise MusterError("no docker here; image check and image push need its command") from None
+            yield
+    except _errors().ImageNotFound:
+        raise
+    except (_errors().DockerException, RequestException) as error:
+        raise MusterError(f"the container engine: {error}; does `docker info` work here?") from None
 
 
-def _error(said: str) -> MusterError:
-    last = (said.strip().splitlines() or ["no message"])[-1]
-    return MusterError(f"the container engine: {last}; does `docker info` work here?")
+def _errors() -> Any:
+    import docker.errors
+
+    return docker.errors

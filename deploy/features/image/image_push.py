@@ -21,7 +21,7 @@ from ...core.errors import MusterError, UnfitError
 from ...core.hosts.bounds import Count, DiffId, Name, Text
 from ...core.text.text import count
 from .archive import Layer, SavedImage, compressed
-from .engine import Image, save
+from .engine import Image, LocalEngine
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ def _same(image: Image, answer: PresentImage | ImageLoaded) -> bool:
 
 
 def prepare(
+    engine: LocalEngine,
     image: Image,
     lacking: Mapping[str, tuple[str, ...] | None],
     folder: Path,
@@ -105,7 +106,7 @@ def prepare(
     if all(diff_ids is None for diff_ids in lacking.values()):
         return SavedImage()
     wanted = {diff_id for diff_ids in lacking.values() for diff_id in diff_ids or ()}
-    return compressed(_counted(save(image), image.size, progress), wanted, folder)
+    return compressed(_counted(engine.save(image), image.size, progress), wanted, folder)
 
 
 def _counted(pieces: Iterable[bytes], total: int, progress: OnProgress) -> Iterator[bytes]:
