@@ -20,8 +20,8 @@ from muster.deploy.core.connect.requests.attempt import EndedProcess, Stopping
 from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.connect.silence import SILENCE_SECONDS
 from muster.deploy.core.errors import MusterError
+from muster.deploy.core.job import loop, state
 from muster.deploy.core.job import report_handlers as reports
-from muster.deploy.core.job import state
 from muster.deploy.core.job.cause import first_of
 from muster.deploy.core.job.events import Emit, Output, Recorded
 from muster.deploy.core.job.feature import Feature
@@ -38,6 +38,7 @@ from muster.deploy.features.why.hang_verdict import explain
 from muster.deploy.features.why.options import WhyOptions
 from tests.unit.attempts import attempt_of, drop
 from tests.unit.plans import make_plan
+from tests.waiting import wait_until
 
 DAEMON = 'prted --prtemca ess "env"'
 
@@ -138,6 +139,27 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> Hosts:
     monkeypatch.setattr(reports, "LATE_SECONDS", 0.0)
     monkeypatch.setattr(reports, "LAUNCHER_EXIT_SECONDS", 0.0)
     return Hosts(make_plan("node[1-2] slots=2"))
+
+
+def test_hosts_hear_of_a_driver_whose_terminal_takes_no_output(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after Ctrl-S, or in a pager that is not read. They end a job whose driver is silent."""
+    monkeypatch.setattr(loop, "PING_SECONDS", 0.01)
+    asked, heard = hosts.channels["node2"].asked, list[bool]()
+
+    def wait(event: object) -> None:
+        if isinstance(event, Output):
+            before = len(asked)
+            wait_until(lambda: [name for name, _ in asked[before:]].count("ping") > 2, "pings", patience=10.0)
+            heard.append(True)
+
+    hosts.start_all()
+    hosts.tell("node1", "output", rank=0, stream="out", text="line\n")
+    hosts.end(0, 1, 2, 3)
+    hosts.tell("node1", "command-end", code=0)
+    assert hosts.run(emit=wait).failure is None
+    assert heard == [True]
 
 
 def test_a_launch_succeeds_when_every_rank_and_the_launcher_ended_with_0(hosts: Hosts) -> None:

@@ -39,7 +39,7 @@ class Listener:
         self.silent: dict[str, SilentError] = {}
         """The hosts that were given up, each with the reason."""
         self.ping: Callable[[Channel], object] = ask_for_a_sign
-        self._clocks, self._judged, self._pinged = _clocks(), 0.0, 0.0
+        self._clocks, self._judged, self._pinged = Clocks(now(), time.monotonic()), 0.0, 0.0
         self._threaded = False
 
     def hear(self, seconds: float) -> Event | None:
@@ -47,7 +47,8 @@ class Listener:
         deadline = time.monotonic() + seconds
         while True:
             interrupts.check()
-            self._look()
+            if not self._threaded:
+                self._turn()
             left = min(deadline - time.monotonic(), JUDGE_SECONDS)
             try:
                 return self.events.get(timeout=max(0.0, left))
@@ -55,27 +56,16 @@ class Listener:
                 if time.monotonic() >= deadline:
                     return None
 
-    def look_at_clocks(self) -> None:
-        """Excuse all hosts if this process did not run. To be called at each turn of a loop."""
-        last, self._clocks = self._clocks, _clocks()
-        if standstill(last, self._clocks):
-            for channel in self.channels.values():
-                channel.excuse_silence()
-
     def losses(self) -> dict[str, SilentError]:
         """The hosts that are silent now, each with the reason."""
-        return losses(
-            {
-                host: Sign(channel.silent_for(), channel.greeted, channel.remote)
-                for host, channel in [*self.channels.items()]  # threads may be connecting
-                if not channel.ended
-            }
-        )
+        all_hosts = [*self.channels.items()]  # threads may be connecting
+        living = [(host, each) for host, each in all_hosts if not each.ended]
+        return losses({host: Sign(each.silent_for(), each.greeted, each.remote) for host, each in living})
 
     def ping_all(self) -> None:
         """Ask every host for a sign of life now."""
         self._pinged = time.monotonic()
-        for host, channel in self.channels.items():
+        for host, channel in [*self.channels.items()]:  # in two threads
             if host not in self.silent:
                 self.ping(channel)
 
@@ -85,27 +75,23 @@ class Listener:
 
         For a sender of much data: a write to a frozen host blocks until its connection is closed.
         """
-        over = threading.Event()
         self._threaded = True
-        threading.Thread(target=self._keep_alive, args=(over,), daemon=True).start()
         try:
-            yield
+            with repeated(self._cut_off_silent, min(JUDGE_SECONDS, PING_SECONDS)):
+                yield
         finally:
-            over.set()
             self._threaded = False
 
-    def _keep_alive(self, over: threading.Event) -> None:
-        while not over.wait(min(JUDGE_SECONDS, PING_SECONDS)):
-            for host in self._turn():
-                self.channels[host].close()
-
-    def _look(self) -> None:
-        if not self._threaded:
-            self._turn()
+    def _cut_off_silent(self) -> None:
+        for host in self._turn():
+            self.channels[host].close()
 
     def _turn(self) -> list[str]:
         """Ping and judge when it is time; returns the hosts that are lost since the last turn."""
-        self.look_at_clocks()
+        last, self._clocks = self._clocks, Clocks(now(), time.monotonic())
+        if standstill(last, self._clocks):  # this process did not run
+            for channel in self.channels.values():
+                channel.excuse_silence()
         awake, lost = self._clocks.awake, list[str]()
         if awake - self._judged >= min(JUDGE_SECONDS, PING_SECONDS):
             self._judged = awake
@@ -123,5 +109,17 @@ class Listener:
         return [*lost]
 
 
-def _clocks() -> Clocks:
-    return Clocks(now(), time.monotonic())
+@contextmanager
+def repeated(act: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Meanwhile let a thread do this every so many seconds."""
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(seconds):
+            act()
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()

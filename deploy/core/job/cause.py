@@ -231,7 +231,7 @@ class Suspension:
         silent = "and hosts end a job whose driver is silent"
         if long.machine:
             return self._advised(f"this machine was suspended for {long.seconds:.0f} s, {silent}")
-        why = "SIGSTOP, or its host was overloaded" if self.detached else "Ctrl-Z? output that is not read?"
+        why = "SIGSTOP, or its host was overloaded" if self.detached else "Ctrl-Z? an overloaded machine?"
         return self._advised(f"Muster's driver did not run for {long.seconds:.0f} s ({why}), {silent}")
 
     def _advised(self, reason: str) -> str:

@@ -8,15 +8,16 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for_all
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from .. import interrupts
+from ..connect.channel import Channel
 from ..connect.cluster import Cluster, expect_ranks
 from ..connect.fanout import in_thread
+from ..connect.listener import PING_SECONDS, repeated
 from ..connect.pipe import LostError, SilentError
 from ..connect.requests.attempt import PING, SIGNAL, START, STOP, EndedProcess, Stopping
 from ..connect.silence import FROZEN
@@ -102,6 +103,11 @@ class LaunchLoop:
 
     def run(self) -> LaunchResult:
         """Run the launch from its start to its end. Returns its result, also after an interrupt."""
+        # Another thread pings: this one may wait for a terminal or a disk that takes no output.
+        with repeated(self.cluster.ping_all, PING_SECONDS):
+            return self._run()
+
+    def _run(self) -> LaunchResult:
         before, explained = None, None
         try:
             with self.signals.listening():
@@ -154,20 +160,15 @@ class LaunchLoop:
 
     def _also_lost(self, first: Failure | None) -> list[str]:
         """Other hosts that were lost at the same time: a switch, a rack."""
-        lost = [
-            failure
-            for failure in self.state.failures
-            if failure.kind == "host" and first and first.kind == "host"
-        ]
-        others = {failure.headline: None for failure in lost if first and failure.host != first.host}
+        lost = (each for each in self.state.failures if first and each.kind == first.kind == "host")
+        others = dict.fromkeys(each.headline for each in lost if first and each.host != first.host)
         return [f"also lost: {headline}" for headline in others]
 
     def _start(self) -> None:
         """Start the command of each host that has one. From now on the time for the ranks' start runs."""
         began = self.attempt.timings.now()
         self.state.deadlines.after(self.plan.spec.start_seconds, self._start_is_late)
-        # A heartbeat: agents end a job whose driver is silent.
-        self.cluster.ping = lambda channel: channel.post(PING)
+        self.cluster.ping = self._ping  # agents end a job whose driver is silent
         self.cluster.ping_all()
         starts = {
             host.host.name: self.cluster.channels[host.host.name].post(START, argv=host.command)
@@ -185,6 +186,10 @@ class LaunchLoop:
             future.result()
             self.state.phases[name] = f"{self.plan.spec.launcher} started"
         self.attempt.timings.note("start of the launcher", began)
+
+    def _ping(self, channel: Channel) -> None:
+        self.suspension.look()
+        channel.post(PING)
 
     def _start_is_late(self) -> None:
         state, seconds = self.state, self.plan.spec.start_seconds
@@ -272,7 +277,8 @@ class LaunchLoop:
             self._drain(0.0)  # agents send their reports before they answer
             wait_for_all(asked.values(), 0.05)
             for name in [name for name in running if asked[name].done()]:
-                last[name] = stopping = _answer(asked[name])
+                # None: the lifeline is cut there, and its agent ends everything on its own.
+                last[name] = stopping = None if asked[name].exception() else asked[name].result()
                 before = stage.saving
                 if stopping:
                     stage.note(name, stopping)
@@ -313,10 +319,3 @@ class LaunchLoop:
         if self._take(seconds):
             self.handlers.catch_up()
         self.state.failures = failures
-
-
-def _answer(future: Future[Stopping]) -> Stopping | None:
-    try:
-        return future.result(0.0)
-    except (MusterError, TimeoutError, FutureTimeoutError):
-        return None  # the lifeline is cut there: its agent ends everything on its own
