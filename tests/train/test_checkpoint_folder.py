@@ -82,6 +82,9 @@ def test_a_kill_at_any_operation_of_a_save_costs_no_complete_checkpoint(tmp_path
         _, status = os.waitpid(_fork(save), 0)
         killed = os.WIFSIGNALED(status)
         assert killed or status == 0
+        newest, path = max(files.found(folder).items())  # as another run does, with --resume PATH
+        files.verify(path)
+        assert (newest, files.load(path)["step"]) in {(2, 2), (third, 3)}
         files.recover(folder, files.replaced(folder))  # as the next run does
         state, newest = _newest(folder), files.step_of(files.stored(folder)[0])
         assert (newest, state["step"]) in {(2, 2), (third, 3)}

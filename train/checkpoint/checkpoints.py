@@ -62,12 +62,11 @@ class Checkpoints(BaseCheckpoints):
     def _here(self, path: Path | None) -> dict[int, Path]:
         """Return the checkpoints by step: of this run, or what `--resume` may mean by `path`."""
         if path is None:
-            paths = files.stored(self.folder)
-        elif files.is_checkpoint(path):
-            paths = [path] if path.exists() else []
-        else:
-            paths = files.stored(path) or files.stored(path / FOLDER)
-        return {files.step_of(each): each for each in paths}
+            return files.found(self.folder)
+        if files.is_checkpoint(path):
+            step, found = files.step_of(path), files.found(path.parent)
+            return {step: found[step]} if step in found else {}
+        return files.found(path) or files.found(path / FOLDER)
 
     def _continue(self, found: Found, states: MutableMapping[str, Any], path: Path | None) -> None:
         here = self._here(path).get(found.step)

@@ -43,6 +43,7 @@ class HashingFile:
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
         self.sha256 = hashlib.sha256()
+        self.flush = file.flush
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
@@ -52,13 +53,6 @@ class HashingFile:
         except OSError as error:
             self.error = error
             raise
-
-    def flush(self) -> None:
-        self.file.flush()
-
-    @property
-    def digest(self) -> str:
-        return self.sha256.hexdigest()
 
 
 def stored(folder: Path) -> list[Path]:
@@ -112,7 +106,7 @@ def new_checkpoint(folder: Path, step: int) -> Iterator[HashingFile]:
             yield file
             sync(raw)
         with (beside / CHECKSUM).open("wb") as record:
-            record.write(f"{file.digest}  {STATE}\n".encode())
+            record.write(f"{file.sha256.hexdigest()}  {STATE}\n".encode())
             sync(record)
         sync_folder(beside)
         replace(path)
@@ -146,8 +140,15 @@ def replace(path: Path) -> None:
 
 def replaced(folder: Path) -> list[int]:
     """Return the steps of `folder` for which `replace` was not finished: these have a .old."""
-    paths = (path.with_suffix("") for path in folder.glob(f"step-*{REPLACED}"))
-    return [step_of(path) for path in paths if is_checkpoint(path)]
+    old = folder.glob(f"step-*{REPLACED}")
+    return [step_of(path) for each in old if is_checkpoint(path := each.with_suffix(""))]
+
+
+def found(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints by step; where `replace` was not finished, the complete one of the two."""
+    new = {step: path_of(folder, step).with_suffix(BESIDE) for step in replaced(folder)}
+    halves = {step: path if path.exists() else path.with_suffix(REPLACED) for step, path in new.items()}
+    return halves | {step_of(path): path for path in stored(folder)}
 
 
 def recover(folder: Path, steps: Iterable[int]) -> None:

@@ -60,7 +60,7 @@ def write(path: Path, save: str, parts: list[Part], contents: dict[str, Any]) ->
     with _new(path) as file:
         torch.save(contents, file)  # type: ignore[arg-type]  # it needs write and flush, no more
         sync(file.file)
-        _commit(path, Index(save, file.digest, file.file.tell(), parts))
+        _commit(path, Index(save, file.sha256.hexdigest(), file.file.tell(), parts))
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def write_received(path: Path, index: Index, pieces: Iterable[torch.Tensor]) -> 
             for piece in arriving:
                 file.write(piece.numpy().tobytes())
             sync(file.file)
-            if file.digest != index.sha256:
+            if file.sha256.hexdigest() != index.sha256:
                 raise Unfit(f"{path.name}.pt arrived damaged")
             _commit(path, index)
     finally:

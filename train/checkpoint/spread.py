@@ -59,7 +59,7 @@ def spread(group: Job, found: Found, chain: Sequence[int], path: Path | None, fo
     with new_checkpoint(folder, found.step) as file:
         for piece in pieces:
             file.write(piece.numpy().tobytes())
-        if file.digest != found.save:
+        if file.sha256.hexdigest() != found.save:
             raise TrainError(
                 f"the checkpoint of step {found.step} arrived damaged on {group.hosts[group.rank]}"
             )
