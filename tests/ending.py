@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.deploy.core.connect.channel import Channel
-from muster.deploy.core.connect.requests.attempt import STOP, Stopping
+from muster.deploy.core.connect.requests import STOP, Stopping
 
 
 def end(channel: Channel, grace: float = 60.0, patience: float = 0.0) -> Stopping:

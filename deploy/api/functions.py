@@ -26,8 +26,7 @@ from ..cli.commands import load
 from ..cli.option_values import new_job
 from ..cli.project import with_defaults
 from ..cli.shared import RUNS_FOLDER
-from ..core.connect.requests.attempt import WrittenFiles
-from ..core.connect.requests.jobs import JOBS
+from ..core.connect.requests import JOBS, WrittenFiles
 from ..core.decode import MALFORMED, from_json
 from ..core.errors import MusterError, UsageError
 from ..core.job import find

@@ -18,7 +18,7 @@ from typing import Annotated
 from ..core.connect.opener import Access, require_usable
 from ..core.connect.ownership import require_own
 from ..core.connect.pipe import LostError
-from ..core.connect.requests.jobs import JobState
+from ..core.connect.requests import JobState
 from ..core.decode import MALFORMED, AtMost, Between, from_json, lazy_dataclass
 from ..core.errors import MusterError, UsageError
 from ..core.hosts import hostfile

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import interrupts
-from ..core.connect.requests.jobs import JobState
+from ..core.connect.requests import JobState
 from ..core.errors import UnfitError, UsageError
 from ..core.job import find as jobs
 from ..core.job.bounded import TooLargeError, content_of

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from ..core.connect.cluster import Cluster
 from ..core.connect.opener import Access, access_beside
-from ..core.connect.requests.jobs import JOBS, JobState
+from ..core.connect.requests import JOBS, JobState
 from ..core.errors import MusterError, UnfitError, UsageError, lines_of
 from ..core.hosts import hostfile
 from ..core.hosts.hostfile import Host

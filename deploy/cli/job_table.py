@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..core.connect.requests.jobs import JobState
+from ..core.connect.requests import JobState
 from ..core.text import text
 from ..core.text.columns import cut
 from ..core.text.fold import fold, fold_names

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..core.connect.channel import Channel
 from ..core.connect.cluster import Cluster, expect_ranks
-from ..core.connect.requests.jobs import JobState
+from ..core.connect.requests import JobState
 from ..core.errors import MusterError, UnfitError, lines_of
 from ..core.hosts import hostfile
 from ..core.hosts.hostfile import Host

@@ -1,7 +1,7 @@
 """Plain values from outside, checked against the types that they should have.
 
 A type may have bounds: `Annotated[int, Between(1, 65535)]`, `Annotated[str, AtMost(255)]`. What a host
-sends has a bound on every text, number and list (core/connect/requests/, core/connect/reports.py).
+sends has a bound on every text, number and list (core/connect/requests.py, core/connect/reports.py).
 """
 
 from __future__ import annotations

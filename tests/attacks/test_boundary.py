@@ -22,9 +22,7 @@ from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.connect.reports import KINDS, Event, LauncherLine, Lost, RankOutput, StopAsked
-from muster.deploy.core.connect.requests.attempt import MISSING, STORE
-from muster.deploy.core.connect.requests.hosts import FACTS, OPEN_PORT, TIME
-from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.connect.requests import FACTS, MISSING, OPEN_PORT, STORE, TIME, Request
 from muster.deploy.core.content.messages import BLOB_SERVE
 from muster.deploy.core.decode import AtMost, Between, Like, Parsed
 from muster.deploy.core.errors import MusterError

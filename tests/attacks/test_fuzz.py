@@ -17,8 +17,7 @@ import pytest
 
 from muster.deploy.core.agent.main import Agent
 from muster.deploy.core.connect import reports
-from muster.deploy.core.connect.requests.hosts import FACTS
-from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.connect.requests import FACTS, Request
 from muster.deploy.core.errors import HostfileError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.wire.frames import read_frame

@@ -11,7 +11,7 @@ import pytest
 from muster.deploy.cli.dispatch import main
 from muster.deploy.cli.project import project_of
 from muster.deploy.core.connect.opener import config_beside, pythons_beside
-from muster.deploy.core.connect.requests.jobs import OUTPUT
+from muster.deploy.core.connect.requests import OUTPUT
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job.job_record import caller_of_stop

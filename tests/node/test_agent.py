@@ -30,8 +30,7 @@ from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.connect.reports import CommandEnd, LauncherLine, RankEnded, RankOutput, StopAsked
-from muster.deploy.core.connect.requests.attempt import PREPARE, START
-from muster.deploy.core.connect.requests.hosts import FACTS
+from muster.deploy.core.connect.requests import FACTS, PREPARE, START
 from muster.deploy.core.connect.transports.process import LocalPipe, ProcessPipe
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile

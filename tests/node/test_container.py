@@ -17,7 +17,7 @@ import pytest
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.reports import CommandEnd, LauncherLine
-from muster.deploy.core.connect.requests.attempt import PREPARE, START
+from muster.deploy.core.connect.requests import PREPARE, START
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError, UnfitError
 from muster.deploy.core.job.events import Event, Waiting

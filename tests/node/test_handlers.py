@@ -11,9 +11,7 @@ import pytest
 from muster.deploy.core.agent.main import Agent, Handlers
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.inbox import Inbox
-from muster.deploy.core.connect.requests.attempt import MISSING
-from muster.deploy.core.connect.requests.hosts import LOAD, TIME
-from muster.deploy.core.connect.requests.request import Nothing, Request
+from muster.deploy.core.connect.requests import LOAD, MISSING, TIME, Nothing, Request
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.wire.handler import Handler

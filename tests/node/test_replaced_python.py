@@ -10,7 +10,7 @@ import pytest
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.reports import LauncherLine
-from muster.deploy.core.connect.requests.attempt import PING, PREPARE, START, STORE
+from muster.deploy.core.connect.requests import PING, PREPARE, START, STORE
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
 from muster.deploy.features.samples.driver import WATCH, Sampled

@@ -12,7 +12,7 @@ import pytest
 
 from muster.deploy.core.agent import stuck
 from muster.deploy.core.agent.stuck import described
-from muster.deploy.core.connect.requests.attempt import STOP
+from muster.deploy.core.connect.requests import STOP
 from muster.deploy.core.hosts.stuck_processes import StuckProcess, not_ended
 from tests.waiting import wait_until
 

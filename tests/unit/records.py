@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster.deploy.core.connect.requests.jobs import Driver, JobState
+from muster.deploy.core.connect.requests import Driver, JobState
 from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.features.top.top_history import PrintedText, TopHistory, TopRecord
 

@@ -29,7 +29,7 @@ from muster.deploy.core.connect.channel import MOST_LINE, Channel
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.connect.reports import Lost
-from muster.deploy.core.connect.requests.hosts import FACTS
+from muster.deploy.core.connect.requests import FACTS
 from muster.deploy.core.connect.transports.ssh_config import resolve
 from muster.deploy.core.decode import MALFORMED
 from muster.deploy.core.errors import HostError, HostfileError, UsageError

@@ -18,9 +18,7 @@ import pytest
 from docs.scripts.json_fields import DOCUMENTS
 from muster.deploy.core.connect.kept_connections import KeptConnections
 from muster.deploy.core.connect.pipe import SilentError
-from muster.deploy.core.connect.requests.attempt import WrittenFiles
-from muster.deploy.core.connect.requests.hosts import FILE_PART
-from muster.deploy.core.connect.requests.request import Nothing, Payload, Request
+from muster.deploy.core.connect.requests import FILE_PART, Nothing, Payload, Request, WrittenFiles
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.host_facts import Facts

@@ -15,7 +15,7 @@ from muster.deploy.core.connect.bootstrap import BOOTSTRAP, agent_source, comman
 from muster.deploy.core.connect.channel import SWALLOWED, Channel
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.pipe import LostError
-from muster.deploy.core.connect.requests.hosts import TIME
+from muster.deploy.core.connect.requests import TIME
 from muster.deploy.core.connect.transports.process import PIPE_SIZE, LocalPipe
 
 

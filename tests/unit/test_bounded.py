@@ -13,7 +13,7 @@ import pytest
 
 from muster.deploy.core.connect.channel import MOST_LINE, Channel
 from muster.deploy.core.connect.inbox import Inbox
-from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.connect.requests import Request
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job import bounded

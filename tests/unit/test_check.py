@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.connect.requests.hosts import Reached
+from muster.deploy.core.connect.requests import Reached
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.rendezvous import no_port

@@ -14,8 +14,7 @@ from typing import IO, Any, cast
 
 import pytest
 
-from muster.deploy.core.connect.requests.attempt import STORE, Missing, Prepared
-from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.connect.requests import STORE, Missing, Prepared, Request
 from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.job import deliver as deliver_module
 from muster.deploy.core.job.deliver import Contents, deliver, preparation_seconds, prepare_for

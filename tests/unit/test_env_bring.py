@@ -17,7 +17,7 @@ import requests
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.listener import Listener
 from muster.deploy.core.connect.reports import Event, FileGot, Report
-from muster.deploy.core.connect.requests.request import Nothing, Request
+from muster.deploy.core.connect.requests import Nothing, Request
 from muster.deploy.core.content import tree_transfer
 from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError

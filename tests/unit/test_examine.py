@@ -20,8 +20,7 @@ from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.pipe import LostError, Pipe
-from muster.deploy.core.connect.requests.hosts import FACTS, MODULES, TIME, Time
-from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.connect.requests import FACTS, MODULES, TIME, Request, Time
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile

@@ -16,8 +16,7 @@ from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.listener import Listener
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.connect.reports import Event, Lost, of_frame
-from muster.deploy.core.connect.requests.attempt import EndedProcess, Stopping
-from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.connect.requests import EndedProcess, Request, Stopping
 from muster.deploy.core.connect.silence import SILENCE_SECONDS
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job import loop, state

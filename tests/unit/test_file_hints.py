@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.connect.requests.attempt import WrittenFiles
+from muster.deploy.core.connect.requests import WrittenFiles
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder

@@ -24,7 +24,7 @@ from muster.deploy.cli.job_options import Attach, Logs
 from muster.deploy.cli.run_files import FILES, METRICS
 from muster.deploy.cli.shared import JobOptions
 from muster.deploy.core import waits
-from muster.deploy.core.connect.requests.request import Answer, Request
+from muster.deploy.core.connect.requests import Answer, Request
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.hosts.host_sample import SAMPLES
 from muster.deploy.core.job import find as jobs

@@ -15,7 +15,7 @@ from muster.deploy.cli.command import Command, Exit, execute
 from muster.deploy.cli.commands import load
 from muster.deploy.cli.inventory import OnDrained, inventory_or_this_machine
 from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.connect.requests import Request
 from muster.deploy.core.errors import UnfitError, UsageError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job.feature import Start

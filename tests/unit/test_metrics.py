@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.agent.supervisor import SILENCE_SECONDS
-from muster.deploy.core.connect.requests.attempt import PING
-from muster.deploy.core.connect.requests.hosts import FILE_PART, MOST_PART
-from muster.deploy.core.connect.requests.request import Payload, Request
+from muster.deploy.core.connect.requests import FILE_PART, MOST_PART, PING, Payload, Request
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job import fetch_output
 from muster.deploy.core.job.fetch_output import ALL_SECONDS, LEAST_PART, MOST_BYTES

@@ -15,8 +15,7 @@ import pytest
 
 from muster.deploy.core.agent.rsh import INTERFACE, OWN_INTERFACE, for_sh
 from muster.deploy.core.connect.cluster import Cluster
-from muster.deploy.core.connect.requests.hosts import OPEN_PORT, HostsReached, OpenPort, Reached
-from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.connect.requests import OPEN_PORT, HostsReached, OpenPort, Reached, Request
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.host_facts import Facts, RunningJob

@@ -18,7 +18,7 @@ from muster.deploy.core.connect.bootstrap import agent_source
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.opener import connect_early
 from muster.deploy.core.connect.pipe import Pipe
-from muster.deploy.core.connect.requests.attempt import RankProcess, Stopping
+from muster.deploy.core.connect.requests import RankProcess, Stopping
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile

@@ -16,7 +16,7 @@ from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.listener import Listener
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.connect.reports import Event, FileGot, FileStuck, Report
-from muster.deploy.core.connect.requests.request import Nothing, Request
+from muster.deploy.core.connect.requests import Nothing, Request
 from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
 from muster.deploy.core.errors import HostError, MusterError
 from muster.deploy.core.hosts import hostfile

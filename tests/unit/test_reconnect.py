@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.connect.pipe import LostError, SilentError
-from muster.deploy.core.connect.requests.jobs import OUTPUT
-from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.connect.requests import OUTPUT, Request
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job import reconnect
 from muster.deploy.core.job.reconnect import Reconnecting

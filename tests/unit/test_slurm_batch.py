@@ -20,7 +20,7 @@ from muster.deploy.cli.launch import options_for_slurm
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.shared import THIS_ALLOCATION, SlurmOptions
 from muster.deploy.core.connect.pipe import OpenPipe
-from muster.deploy.core.connect.requests.jobs import JobState
+from muster.deploy.core.connect.requests import JobState
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.job import find

@@ -11,8 +11,7 @@ import pytest
 
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.connect.reports import ProgramOver
-from muster.deploy.core.connect.requests.attempt import MISSING, STORE, Missing
-from muster.deploy.core.connect.requests.request import Nothing, Request
+from muster.deploy.core.connect.requests import MISSING, STORE, Missing, Nothing, Request
 from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.core.job.events import Event, JobEvent, Output
 from muster.deploy.core.job.result import Failure, RankExit

@@ -14,7 +14,7 @@ from muster.deploy.core.connect import listener
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.connect.reports import Event, FileGot, FileHave, FileStuck, Report
-from muster.deploy.core.connect.requests.request import Nothing, Request
+from muster.deploy.core.connect.requests import Nothing, Request
 from muster.deploy.core.content import tree_transfer as module
 from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, FilesServed
 from muster.deploy.core.content.transfer_state import Transfer

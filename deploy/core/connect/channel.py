@@ -26,8 +26,7 @@ from .bootstrap import Noise, await_greeting, is_swallowed, late_source, remedy_
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe, SilentError, send_source
 from .reports import BUSY, Event, Lost, Report, of_frame, room
-from .requests.hosts import MODULES, TIME, Time
-from .requests.request import Answer, Request
+from .requests import MODULES, TIME, Answer, Request, Time
 from .silence import (
     FROZEN,
     SILENCE_SECONDS,

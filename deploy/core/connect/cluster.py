@@ -28,7 +28,7 @@ from .kept_connections import KeptConnections
 from .listener import Listener
 from .pipe import OpenPipe
 from .reports import Event, Lost, StopAsked
-from .requests.hosts import FACTS, OPEN_PORT, REACH, TIME, Reached
+from .requests import FACTS, OPEN_PORT, REACH, TIME, Reached
 
 CLOCKS_AT_ONCE = 16  # more threads would wait for each other, and spoil the measurement
 REACH_SECONDS, FACTS_SECONDS = 10.0, 30.0

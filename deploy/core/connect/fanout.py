@@ -16,7 +16,7 @@ from ..errors import MusterError, UnfitError
 from ..waits import waiting
 from ..wire.os_errors import explain
 from .channel import Channel
-from .requests.request import Answer, Request
+from .requests import Answer, Request
 
 AT_ONCE = 64
 CLEAN_SECONDS = 5.0

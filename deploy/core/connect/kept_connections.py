@@ -18,7 +18,7 @@ from .inbox import Inbox
 from .listener import Listener
 from .pipe import OpenPipe
 from .reports import Event, Lost, StopAsked
-from .requests.hosts import FACTS
+from .requests import FACTS
 
 PAUSES = (2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds before each try to connect to a lost host; the last is repeated."""

@@ -17,7 +17,7 @@ from .channel import Channel
 from .inbox import Inbox
 from .pipe import SilentError
 from .reports import Event, Lost
-from .requests.hosts import TIME
+from .requests import TIME
 from .silence import Clocks, Sign, losses, standstill
 
 PING_SECONDS, JUDGE_SECONDS = 2.0, 0.5

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..connect.requests.request import Nothing, Request
+from ..connect.requests import Nothing, Request
 from ..decode import AtMost, Like
 from ..hosts.bounds import Address, Bytes, Digest, Port
 

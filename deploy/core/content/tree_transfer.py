@@ -22,7 +22,7 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.pipe import LostError, why_lost
 from ..connect.reports import FileGot, FileHave, FileSent, FileStuck, Lost, Report
-from ..connect.requests.request import Answer, Nothing, Request
+from ..connect.requests import Answer, Nothing, Request
 from ..errors import MusterError
 from ..text.text import duration
 from ..waits import waiting

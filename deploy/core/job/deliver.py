@@ -15,9 +15,7 @@ from functools import lru_cache
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
-from ..connect.requests.attempt import MISSING, PREPARE, STORE, Missing, Prepared
-from ..connect.requests.hosts import FREE_PORT, LOAD
-from ..connect.requests.request import Nothing
+from ..connect.requests import FREE_PORT, LOAD, MISSING, PREPARE, STORE, Missing, Nothing, Prepared
 from ..errors import MusterError
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Edits, Tree

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-from ..connect.requests.jobs import FILES, READ
+from ..connect.requests import FILES, READ
 from ..errors import MusterError
 from ..wire.durable import sync_file_system
 from ..wire.job_folders import FILES_FOLDER, HOSTS_RECORD

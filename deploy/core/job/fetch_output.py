@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from ..connect.channel import Channel
-from ..connect.requests.attempt import PING
-from ..connect.requests.hosts import FILE_PART, MOST_PART
+from ..connect.requests import FILE_PART, MOST_PART, PING
 from ..errors import MusterError
 
 MOST_BYTES = 1 << 26  # of a file

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..connect.fanout import on_every
-from ..connect.requests.jobs import END_DRIVER, FILES, JOBS, OUTPUT, READ, JobState
-from ..connect.requests.request import Answer, Request
+from ..connect.requests import END_DRIVER, FILES, JOBS, OUTPUT, READ, Answer, JobState, Request
 from ..errors import MusterError, UsageError
 from ..hosts.hostfile import Host
 from ..text.text import nearest

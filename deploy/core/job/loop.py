@@ -19,7 +19,7 @@ from ..connect.cluster import Cluster, expect_ranks
 from ..connect.fanout import in_thread
 from ..connect.listener import PING_SECONDS, repeated
 from ..connect.pipe import LostError, SilentError
-from ..connect.requests.attempt import PING, SIGNAL, START, STOP, EndedProcess, Stopping
+from ..connect.requests import PING, SIGNAL, START, STOP, EndedProcess, Stopping
 from ..connect.silence import FROZEN
 from ..errors import MusterError
 from ..hosts.stuck_processes import StuckProcesses

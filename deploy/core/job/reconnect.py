@@ -8,8 +8,7 @@ from typing import Any
 
 from ..connect.channel import Channel
 from ..connect.pipe import LostError, why_lost
-from ..connect.requests.jobs import OUTPUT
-from ..connect.requests.request import Answer, Request
+from ..connect.requests import OUTPUT, Answer, Request
 from ..errors import MusterError
 from .find import LocatedJob
 

@@ -24,7 +24,7 @@ from ..connect.reports import (
     ShellEnd,
     StopAsked,
 )
-from ..connect.requests.attempt import SHELL, SHELL_END
+from ..connect.requests import SHELL, SHELL_END
 from ..plan.openmpi import starts_daemon
 from ..text.terminal import harmless, without_colours
 from ..text.text import describe_code, status_of

@@ -13,7 +13,7 @@ from ..timings import TimedPart
 from ..wire.job_folders import STOPS, end_state
 
 if TYPE_CHECKING:
-    from ..connect.requests.attempt import EndedProcess
+    from ..connect.requests import EndedProcess
     from ..hosts.stuck_processes import StuckProcesses
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..connect.channel import Channel
-from ..connect.requests.jobs import RECORD
+from ..connect.requests import RECORD
 from ..errors import MusterError, UsageError
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import MAX_LOG, LaunchSpec

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .. import waits
 from ..connect.channel import Channel
-from ..connect.requests.attempt import EndedProcess, RankProcess, Stopping
+from ..connect.requests import EndedProcess, RankProcess, Stopping
 from ..text.progress import ELAPSED_SECONDS
 from ..text.text import count, duration, still_saving
 from .state import LaunchState

@@ -1,6 +1,6 @@
 """The protocol between driver and agent: each request, the class that answers it, and the text of its error.
 
-The driver adds the type of each answer (core/connect/requests). Tests compare both sides with these tables.
+The driver adds the type of each answer (core/connect/requests.py). Tests compare both sides with this table.
 """
 
 from __future__ import annotations

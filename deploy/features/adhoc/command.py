@@ -29,7 +29,7 @@ from ...core.connect.cluster import Cluster
 from ...core.connect.opener import config_beside
 from ...core.connect.pipe import LostError, why_lost
 from ...core.connect.reports import Lost, Report
-from ...core.connect.requests.request import Nothing
+from ...core.connect.requests import Nothing
 from ...core.connect.transports.ssh_config import ssh_options
 from ...core.errors import MusterError, UnfitError, UsageError, lines_of
 from ...core.hosts import hostfile

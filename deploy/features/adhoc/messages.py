@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from ...core.connect.reports import Report
-from ...core.connect.requests.request import MOST_ENTRIES, Nothing, Request
+from ...core.connect.requests import MOST_ENTRIES, Nothing, Request
 from ...core.connect.silence import STUCK_READING_SECONDS
 from ...core.decode import AtMost, Like, lazy_dataclass
 from ...core.hosts.bounds import Bytes, Code, Count, Path

@@ -19,8 +19,7 @@ from typing import Any, Generic, NamedTuple
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import HostOutcomes, ask_every, on_every
-from ...core.connect.requests.hosts import FILE_PART
-from ...core.connect.requests.request import Answer, Nothing, Request
+from ...core.connect.requests import FILE_PART, Answer, Nothing, Request
 from ...core.decode import MALFORMED
 from ...core.errors import MusterError, UsageError
 from ...core.hosts.received_paths import inner_path, inner_paths

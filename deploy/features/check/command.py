@@ -16,8 +16,7 @@ from ...cli.inventory import Inventory, inventory_or_this_machine, site_findings
 from ...cli.shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, runs_of, write_json
 from ...core.connect.cluster import CLOCKS_AT_ONCE, Cluster
 from ...core.connect.fanout import HostOutcomes, Result, ask_every, on_every
-from ...core.connect.requests.hosts import OPEN_PORT, REACH, Reached
-from ...core.connect.requests.request import Answer, Request
+from ...core.connect.requests import OPEN_PORT, REACH, Answer, Reached, Request
 from ...core.errors import HostError, MusterError, UnfitError, UsageError
 from ...core.hosts.hostfile import Host
 from ...core.hosts.rendezvous import no_port, peers

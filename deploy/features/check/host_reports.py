@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...core.connect.requests.hosts import Reached
+from ...core.connect.requests import Reached
 from ...core.errors import HostError
 from ...core.hosts.host_facts import Facts
 from ..leases.messages import Device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from ...core.connect.requests.request import Pids, Request
+from ...core.connect.requests import Pids, Request
 from ...core.decode import AtMost, Between, Like, lazy_dataclass
 from ...core.hosts.bounds import MOST_GPUS, Bytes, Count, Name, Number, Path, Pid, Text, Version
 

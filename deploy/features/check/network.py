@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...core.connect.requests.hosts import Reached
+from ...core.connect.requests import Reached
 from ...core.errors import HostError
 from ...core.hosts.host_facts import Facts
 from ...core.hosts.hostfile import Host

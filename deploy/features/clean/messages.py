@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ...core.connect.requests.attempt import WrittenFiles
-from ...core.connect.requests.request import MOST_ENTRIES, Request
+from ...core.connect.requests import MOST_ENTRIES, Request, WrittenFiles
 from ...core.decode import AtMost, lazy_dataclass
 from ...core.hosts.bounds import Bytes, Count, Name, Path
 from ...core.text.terminal import harmless

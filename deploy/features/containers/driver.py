@@ -14,7 +14,7 @@ from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import on_every
 from ...core.connect.pipe import LostError
-from ...core.connect.requests.request import Nothing, Request
+from ...core.connect.requests import Nothing, Request
 from ...core.decode import AtMost, Like
 from ...core.errors import HostError, MusterError, UnfitError
 from ...core.hosts.bounds import AbsolutePath, Count, Number, Text

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ...core.connect.reports import Report
-from ...core.connect.requests.request import Nothing, Request
+from ...core.connect.requests import Nothing, Request
 from ...core.connect.silence import STUCK_SECONDS
 from ...core.content.messages import FolderMark
 from ...core.decode import AtMost, Like, lazy_dataclass

@@ -8,7 +8,7 @@ from typing import Annotated
 from ...core.connect.cluster import Cluster
 from ...core.connect.pipe import LostError, SilentError
 from ...core.connect.reports import Lost, Report
-from ...core.connect.requests.request import Nothing, Request
+from ...core.connect.requests import Nothing, Request
 from ...core.connect.silence import FROZEN
 from ...core.decode import AtMost, Between, lazy_dataclass
 from ...core.errors import MusterError, UnfitError

@@ -12,7 +12,7 @@ from ...cli.running_job import exit_if_silent, running
 from ...cli.shared import JSON, RunningJobOptions, require_rank, write_json
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import ask_every
-from ...core.connect.requests.request import Request
+from ...core.connect.requests import Request
 from ...core.decode import AtMost, Like, lazy_dataclass
 from ...core.errors import UsageError
 from ...core.hosts.bounds import Text

@@ -22,7 +22,7 @@ from ...core.connect.inbox import Inbox
 from ...core.connect.listener import Listener
 from ...core.connect.pipe import why_lost
 from ...core.connect.reports import Lost, Report
-from ...core.connect.requests.request import Nothing, Request
+from ...core.connect.requests import Nothing, Request
 from ...core.decode import lazy_dataclass
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.hosts.bounds import Count, Text

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
 from ...core.connect.reports import Report
-from ...core.connect.requests.request import Nothing, Request
+from ...core.connect.requests import Nothing, Request
 from ...core.content.messages import BLOB_FORGET
 from ...core.content.push_result import PushResult
 from ...core.content.transfer_state import ANSWER_SECONDS, LocalFile, Transfer, serve

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from ...core.connect.requests.request import Nothing, Request
+from ...core.connect.requests import Nothing, Request
 from ...core.decode import AtMost, Like, lazy_dataclass
 from ...core.hosts.bounds import MOST_GPUS, Count, Name, Seconds, Text
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from ...core.connect.reports import Report
-from ...core.connect.requests.request import Nothing, Request
+from ...core.connect.requests import Nothing, Request
 from ...core.decode import AtMost, Like, lazy_dataclass
 from ...core.hosts.bounds import Bytes, Count, Name, Seconds, Text
 from ...core.hosts.host_facts import Interpreter

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
-from ...core.connect.requests.request import Request
+from ...core.connect.requests import Request
 from ...core.decode import AtMost, lazy_dataclass
 from ...core.errors import MusterError
 from ...core.hosts.bounds import Bytes, Count, Text

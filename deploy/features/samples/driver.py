@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from ...core.connect.reports import Report
-from ...core.connect.requests.request import Nothing, Request
+from ...core.connect.requests import Nothing, Request
 from ...core.decode import MALFORMED
 from ...core.hosts.host_sample import SAMPLES, HostSample, as_line, of_json
 from ...core.job.events import Event, Reported

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ...core.connect.requests.jobs import END_DRIVER, JobList, JobState, Told
-from ...core.connect.requests.request import Answer, Request
+from ...core.connect.requests import END_DRIVER, Answer, JobList, JobState, Request, Told
 from ...core.errors import MusterError
 from ...core.job.find import LocalRuns
 from ...core.job.result import TERMINATED, stopped_by

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from ...cli.job_lookup import JobSearch, look, require_logs
 from ...cli.shared import RunningJobOptions, write_json
-from ...core.connect.requests.jobs import JobState
+from ...core.connect.requests import JobState
 from ...core.errors import UsageError
 from ...core.job.find import LocatedJob
 from ...core.job.reconnect import reconnecting

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from ...core.connect.requests.jobs import FILES, OUTPUT, READ
+from ...core.connect.requests import FILES, OUTPUT, READ
 from ...core.decode import MALFORMED, from_json
 from ...core.errors import MusterError
 from ...core.hosts.host_sample import SAMPLES, HostSample, of_line

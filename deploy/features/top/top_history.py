@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from ...core.connect.requests.jobs import JobState
+from ...core.connect.requests import JobState
 from ...core.decode import MALFORMED, AtMost, Between, from_json
 from ...core.hosts.bounds import Rank, Seconds, Text
 from ...core.hosts.host_sample import HostSample, RankSample, TrainingSample

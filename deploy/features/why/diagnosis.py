@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from ...core.connect.channel import Channel
-from ...core.connect.requests.hosts import LOAD
+from ...core.connect.requests import LOAD
 from ...core.errors import lines_of
 from ...core.job.cause import ended_with, in_collective, last_traceback
 from ...core.job.events import LONGEST_TEXT, JobEvent, Stage, of_failure

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import ask_every, on_every
-from ...core.connect.requests.attempt import MISSING, STORE
+from ...core.connect.requests import MISSING, STORE
 from .lateness import Arriving, Departure, HostClock, Pace, departures, paces
 from .messages import ARRIVALS, SETUP, WHY, Arrivals, Evidence, HostArrivals, Pressure
 from .positions import Rank

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import ask_every
-from ...core.connect.requests.request import Request
+from ...core.connect.requests import Request
 from ...core.decode import AtMost, Like, lazy_dataclass
 from ...core.hosts.bounds import Bytes, Count, Seconds
 from ...core.job.feature import Attempt, Feature

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Annotated, Any, Literal, NamedTuple
 
-from ...core.connect.requests.request import Request
+from ...core.connect.requests import Request
 from ...core.decode import MALFORMED, AtMost, Between, Like, from_json, lazy_dataclass
 from ...core.hosts.bounds import Bytes, Code, Count, Name, Number, Path, Rank, Seconds, Text
 from ...core.hosts.host_sample import MOST_GPUS, GpuSample

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...core.connect.fanout import ask_every
-from ...core.connect.requests.attempt import WrittenFiles
-from ...core.connect.requests.request import Request
+from ...core.connect.requests import Request, WrittenFiles
 from ...core.content.messages import FolderMark
 from ...core.decode import lazy_dataclass
 from ...core.errors import MusterError, lines_of

@@ -1,1 +1,0 @@
-"""The requests to an agent: a module for each subject."""
