@@ -18,7 +18,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -81,17 +81,6 @@ class LinksConfig(RankOptions):
         return [*broken(rules), *RankOptions.wrong(self)]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkFigures:
-    """A link from this rank to `to`: seconds, bytes per second, and in how many messages of a size."""
-
-    to: int
-    latency_s: float
-    bytes_per_s: float
-    messages: int
-    message_bytes: int
-
-
 def main() -> None:
     """Run the tool."""
     run("python -m muster.deploy.features.bench.programs.links", LinksConfig, show)
@@ -117,10 +106,8 @@ def _meet(group: Job, config: LinksConfig, first: int, second: int) -> None:
     for sender, receiver in ((first, second), (second, first)):
         if group.rank == sender:
             end = End(receiver, group.device)
-            latency = end.ask(config.trips)
-            bandwidth, messages = end.send(config.large, config.seconds)
-            link = LinkFigures(receiver, latency, bandwidth, messages, config.large)
-            report("link", **asdict(link))
+            latency, bandwidth = end.ask(config.trips), end.send(config.large, config.seconds)
+            report("link", to=receiver, latency_s=latency, bytes_per_s=bandwidth)
         else:
             end = End(sender, group.device)
             end.answer(config.trips)
@@ -153,15 +140,15 @@ class End:
             dist.send(self._note, self._peer)
             wait_for_gpu(self._device)
 
-    def send(self, size: int, seconds: float) -> tuple[float, int]:
-        """Send messages of `size` bytes for about `seconds`; returns bytes per second, and their number."""
+    def send(self, size: int, seconds: float) -> float:
+        """Send messages of `size` bytes for about `seconds`; returns bytes per second."""
         message = torch.zeros(size, dtype=torch.uint8, device=self._device)
         taken = self._timed(lambda: self._stream(message, 1))
         number = min(MOST_MESSAGES, max(2, round(seconds / taken)))
         self._note[0] = number
         dist.send(self._note, self._peer)
         taken = self._timed(lambda: self._stream(message, number))
-        return number * size / taken, number
+        return number * size / taken
 
     def receive(self, size: int) -> None:
         """The other end of `send`."""
