@@ -19,13 +19,13 @@ from ..core.hosts.slots import SlotRule, counted_slots
 from ..core.plan.launcher import launcher_of
 from ..core.plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
 from ..core.text.text import count
-from ..features.leases.drained import load, usable
+from ..features.leases.drained import drained_line, load, usable
 from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, print_note, python_here
 
 if TYPE_CHECKING:  # most commands launch nothing
     from ..core.connect.cluster import Cluster
     from ..core.job.feature import Feature
-    from ..features.slurm.site import SiteFinding
+    from ..features.slurm.programs import SiteFinding
     from .hosts_record import HostsRecord
 
 T = TypeVar("T", bound=SlurmOptions)
@@ -84,8 +84,6 @@ def _without_drained(listed: tuple[Host, ...], path: Path, named: str) -> tuple[
     entries = load(path)
     if not entries:
         return listed
-    from ..features.leases.free import drained_line
-
     kept = hostfile.named(named, listed, "--include") if named else set[str]()
     usable_hosts, entries = usable(listed, tuple(entry for entry in entries if entry.host not in kept))
     lines = [drained_line(entry, time.time()) for entry in entries]
@@ -220,10 +218,10 @@ def with_source(options: T) -> T:
 
 def site_findings(slurm: str) -> tuple[SiteFinding, ...]:
     """Findings about the Slurm site of this machine, for these options of salloc."""
-    from ..features.slurm import options, programs, site
+    from ..features.slurm import options, programs
 
     words = [] if slurm == THIS_ALLOCATION else options.options_of(slurm)
-    return site.judge_site(programs.site(options.partition_of(words)))
+    return programs.judge_site(programs.site(options.partition_of(words)))
 
 
 def inventory_of(

@@ -22,8 +22,7 @@ from muster.deploy.features.bench.link_speeds import (
     read,
     worst_first,
 )
-from muster.deploy.features.bench.links_page import COLOURS, USUAL, links_page
-from muster.deploy.features.bench.links_text import HEALTHY, as_text
+from muster.deploy.features.bench.links_text import COLOURS, HEALTHY, USUAL, as_text, links_page
 from muster.deploy.features.check.command import Checkup
 from muster.deploy.features.check.command_bench import of_links
 

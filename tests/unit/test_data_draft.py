@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.features.data.on_host import sets as sets_module
-from muster.deploy.features.data.on_host.draft import Draft
-from muster.deploy.features.data.on_host.sets import Sets, Version
+from muster.deploy.features.data.on_host.sets import Draft, Sets, Version
 from muster.deploy.features.data.wire import manifest as module
 from muster.deploy.features.data.wire.manifest import (
     CHUNK,
@@ -22,8 +21,8 @@ from muster.deploy.features.data.wire.manifest import (
     Manifest,
     parse,
     require_sound,
+    scan,
 )
-from muster.deploy.features.data.wire.scan import scan
 
 FIRST, SECOND = b"a" * CHUNK, b"the end"
 

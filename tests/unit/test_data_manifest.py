@@ -15,27 +15,33 @@ import pytest
 
 from muster.deploy.core.errors import UsageError
 from muster.deploy.features.data import command as report
-from muster.deploy.features.data.bundles import Bundle, bundles
-from muster.deploy.features.data.data_push import DataPushOutcome, DataPushResult, DataSource, source
+from muster.deploy.features.data.data_push import (
+    Bundle,
+    DataPushOutcome,
+    DataPushResult,
+    DataSource,
+    bundles,
+    source,
+)
 from muster.deploy.features.data.driver import DataSets
 from muster.deploy.features.data.messages import DataSet, DataVerified
 from muster.deploy.features.data.on_host import sets as module
-from muster.deploy.features.data.on_host.draft import Draft
-from muster.deploy.features.data.on_host.sets import Sets, Version
-from muster.deploy.features.data.wire import scan as scanning
+from muster.deploy.features.data.on_host.sets import Draft, Sets, Version
+from muster.deploy.features.data.wire import manifest as scanning
 from muster.deploy.features.data.wire.manifest import (
     CHUNK,
     Chunks,
     File,
     Manifest,
     ManifestLink,
+    Reader,
     bitmap,
     numbers,
     parse,
     require_name,
+    scan,
     unpack,
 )
-from muster.deploy.features.data.wire.scan import Reader, scan
 
 
 def test_a_version_under_repair_is_hardly_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

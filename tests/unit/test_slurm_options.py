@@ -17,8 +17,14 @@ from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.features.slurm import programs
 from muster.deploy.features.slurm.allocation import SrunPipe, command
 from muster.deploy.features.slurm.options import Program, options_of, partition_of
-from muster.deploy.features.slurm.programs import for_slurm
-from muster.deploy.features.slurm.site import NodeGroup, SlurmSite, judge_site, parse_config, parse_groups
+from muster.deploy.features.slurm.programs import (
+    NodeGroup,
+    SlurmSite,
+    for_slurm,
+    judge_site,
+    parse_config,
+    parse_groups,
+)
 from tests.slurm import put_programs
 
 

@@ -37,7 +37,7 @@ from .command_job import (
 from .host_speeds import SlowHost, Speeds
 from .link_speeds import Links, Slow, worst_first
 from .link_speeds import read as read_links
-from .links_page import links_page
+from .links_text import links_page
 from .printed_values import About, Count, Word, values
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")

@@ -19,8 +19,7 @@ from ...core.text.fold import fold_names
 from ...core.text.progress import MB, Progress
 from ...core.text.terminal import harmless_lines
 from ...core.text.text import table
-from .bundles import LONG_SECONDS
-from .data_push import DataTransfer, read_here
+from .data_push import LONG_SECONDS, DataTransfer, read_here
 from .data_push import source as source_of
 from .messages import DATA_LIST, DATA_REMOVE, DATA_VERIFY, DataSet, DataVerified
 from .wire.manifest import require_name

@@ -5,21 +5,73 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 
 from ...cli.inventory import hosts_or_this_machine
 from ...cli.shared import JSON, HostOptions, write_json
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
 from ...core.errors import UnfitError
+from ...core.hosts.hostfile import Host
 from ...core.plan.flags import flag
 from ...core.text.columns import cut, width_of
 from ...core.text.terminal import harmless
+from ...core.text.text import count, duration, ranges, table
 from . import drained
-from .free import drained_line, free_table
-from .messages import LEASES
+from .drained import Drained, Entries, clock, drained_line
+from .messages import LEASES, Device, HostLeases
 
 ASK_SECONDS = 40.0
+
+
+COLUMNS = ("host", "what", "state", "user", "job", "since", "for")
+
+
+def free_table(
+    hosts: Iterable[Host], leases: Mapping[str, HostLeases], now: float, drained: Entries = ()
+) -> list[str]:
+    """A line for each group of devices with the same holder, and one for each job that waits."""
+    known = [(host, leases[host.name]) for host in hosts if host.name in leases]
+    rows = [row for host, found in known for row in _rows(host, found, now, drained)]
+    return [
+        *table([COLUMNS, *rows]),
+        *(line for host, found in known for line in _notes(host.name, found, now)),
+    ]
+
+
+def _rows(host: Host, leases: HostLeases, now: float, drained: Entries) -> Iterator[tuple[str, ...]]:
+    entry = {entry.host: entry for entry in drained}.get(host.name)
+    yield from _grouped(host.name, "GPU" if leases.kind != "ascend" else "NPU", leases.gpus, entry, now)
+    if not leases.gpus:
+        yield (host.name, "no GPU", *("-",) * 5)
+
+
+def _grouped(
+    host: str, what: str, devices: Iterable[Device], entry: Drained | None, now: float
+) -> Iterator[tuple[str, ...]]:
+    """The lines of a host. A device of a drained host that a job still has is shown with that job."""
+    groups: dict[tuple[str, Device], list[int]] = {}
+    for device in devices:
+        state = "free" if device.is_free else "leased" if device.job else "in use"
+        holder = replace(device, index=0, name="-")
+        if entry and device.is_free:
+            state, holder = "drained", replace(holder, user=entry.by, process=entry.why, since=entry.at)
+        groups.setdefault((state, holder), []).append(device.index)
+    for (state, holder), numbers in groups.items():
+        since = (
+            (clock(holder.since, now), duration(max(0.0, now - holder.since))) if holder.since else ("-", "-")
+        )
+        named = f"{what}{'s' * (len(numbers) > 1)} {ranges(numbers)}"
+        yield (host, named, state, holder.user or "-", holder.job or holder.process or "-", *since)
+
+
+def _notes(host: str, leases: HostLeases, now: float) -> Iterator[str]:
+    if leases.problem:
+        yield f"{host}: {leases.problem}"
+    for place, job in enumerate(leases.waiting, 1):
+        wants = f"{count(job.number, 'device')} for {duration(max(0.0, now - job.since))}"
+        yield f"{host}: {place}. in the queue: job {job.job} of {job.user}, waits for {wants}"
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from ...core.text.text import nearest
 from ...core.wire.os_errors import explain
 from ...core.wire.users import own_name
 from . import drained
-from .drained import Drained, Entries, change
-from .free import drained_line
+from .drained import Drained, Entries, change, drained_line
 
 NAMES = "a host, or a range node[01-16]"
 

@@ -10,6 +10,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from ...core.decode import MALFORMED, from_json, lazy_dataclass
 from ...core.errors import UsageError
 from ...core.hosts.bounds import Name, Text
 from ...core.hosts.hostfile import Host
+from ...core.text.terminal import harmless
 from ...core.wire.durable import write_atomically
 from ...core.wire.files import read_regular
 
-FILE = "drained.json"
+FILE, DAY = "drained.json", 86400.0
 
 
 @lazy_dataclass(frozen=True)
@@ -74,3 +76,13 @@ def usable(hosts: Sequence[Host], entries: Entries) -> tuple[tuple[Host, ...], E
     entries = tuple(entry for entry in entries if entry.host in names)
     away = {entry.host for entry in entries}
     return tuple(host for host in hosts if host.name not in away), entries
+
+
+def drained_line(entry: Drained, now: float) -> str:
+    """`node7 is drained since 14:05 by alice: fan broken`."""
+    return harmless(f"{entry.host} is drained since {clock(entry.at, now)} by {entry.by}: {entry.why}")
+
+
+def clock(at: float, now: float) -> str:
+    """`14:05`, with the date if it is not of the last day."""
+    return time.strftime("%H:%M" if now - at < DAY else "%Y-%m-%d %H:%M", time.localtime(at))

@@ -21,10 +21,8 @@ from ....core.wire.files import newest_in
 from ....core.wire.frames import Frame
 from ....core.wire.os_errors import explain
 from ....core.wire.private_folders import identity_of_folder
-from ..wire.manifest import CHUNK, Chunks, Manifest, bitmap, unpack
-from ..wire.scan import Reader, scan
-from .draft import Draft
-from .sets import KnownChunks, Sets, Version, damage, intact, remove_tree
+from ..wire.manifest import CHUNK, Chunks, Manifest, Reader, bitmap, scan, unpack
+from .sets import Draft, KnownChunks, Sets, Version, damage, intact, remove_tree
 
 SPARE = 1 << 27  # bytes for chunks that other hosts still have to get, and for the file system itself
 BLOCK = 4096
