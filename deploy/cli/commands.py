@@ -49,7 +49,7 @@ _FAMILIES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         },
     },
     "Hosts": {
-        "features.leases.command_drain": {
+        "features.leases.command": {
             "hosts.drain": "Put hosts aside: no launch uses them. Running jobs continue.",
             "hosts.undrain": "Take drained hosts back.",
         },

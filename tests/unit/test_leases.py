@@ -26,8 +26,7 @@ from muster.deploy.features.all_features import changing
 from muster.deploy.features.check.command import Check
 from muster.deploy.features.leases import drained
 from muster.deploy.features.leases import driver as leasing
-from muster.deploy.features.leases.command import Free, free_table
-from muster.deploy.features.leases.command_drain import HostsDrain, HostsUndrain
+from muster.deploy.features.leases.command import Free, HostsDrain, HostsUndrain, free_table
 from muster.deploy.features.leases.drained import Drained
 from muster.deploy.features.leases.driver import Leases
 from muster.deploy.features.leases.messages import LEASE, LEASES, Device, HostLeases, Lease

@@ -21,9 +21,8 @@ from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_S
 from muster.deploy.core.errors import HostError, MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.features.image import image_push as push
-from muster.deploy.features.image.archive import compressed
 from muster.deploy.features.image.image_push import IMAGE as IMAGE_OF_HOST
-from muster.deploy.features.image.image_push import IMAGE_LOAD, ImageLoaded, PresentImage
+from muster.deploy.features.image.image_push import IMAGE_LOAD, ImageLoaded, PresentImage, compressed
 from tests.unit.test_push_plan import DIFF_IDS, IMAGE, saved
 from tests.waiting import PATIENCE
 

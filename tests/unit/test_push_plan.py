@@ -18,7 +18,6 @@ from muster.deploy.core.content.transfer_state import ActiveTransfer, Receiver, 
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.features.image import command as capabilities
 from muster.deploy.features.image import image_versions as versions
-from muster.deploy.features.image.archive import compressed
 from muster.deploy.features.image.command import (
     ImageBuild,
     ImageCheck,
@@ -28,7 +27,7 @@ from muster.deploy.features.image.command import (
     without_sum,
 )
 from muster.deploy.features.image.engine import Image
-from muster.deploy.features.image.image_push import ImagePushOutcome, ImagePushResult
+from muster.deploy.features.image.image_push import ImagePushOutcome, ImagePushResult, compressed
 
 LAYERS = (b"low" * 50_000, b"high" * 40_000)
 DIFF_IDS = tuple("sha256:" + hashlib.sha256(layer).hexdigest() for layer in LAYERS)
@@ -84,7 +83,7 @@ def test_a_configuration_may_be_long(tmp_path: Path, layout: str, monkeypatch: p
     image = compressed(saved(layout, long), DIFF_IDS, tmp_path)
     assert image.configuration == long
     assert image.layers.keys() == {*DIFF_IDS}
-    monkeypatch.setattr("muster.deploy.features.image.archive.MOST_JSON", 1 << 17)
+    monkeypatch.setattr("muster.deploy.features.image.image_push.MOST_JSON", 1 << 17)
     with pytest.raises(MusterError, match=r"saved no configuration of the image \(blobs/config\), or one of"):
         compressed(saved(layout, long), DIFF_IDS, tmp_path)
 

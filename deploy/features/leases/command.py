@@ -1,25 +1,29 @@
-"""`muster free`: which GPUs of the hosts are free, and who has the others."""
+"""`muster free`, `hosts drain` and `undrain`: which GPUs are free, and which hosts launches leave out."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
+from ...cli.command import Command
 from ...cli.inventory import hosts_or_this_machine
-from ...cli.shared import JSON, HostOptions, write_json
+from ...cli.shared import HOSTS, HOSTS_ALSO, JSON, HostOptions, hosts_file_of, write_json
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
-from ...core.errors import UnfitError
+from ...core.errors import UnfitError, UsageError
+from ...core.hosts import hostfile
 from ...core.hosts.hostfile import Host
 from ...core.plan.flags import flag
 from ...core.text.columns import cut, width_of
 from ...core.text.terminal import harmless
-from ...core.text.text import count, duration, ranges, table
+from ...core.text.text import count, duration, nearest, ranges, table
+from ...core.wire.os_errors import explain
+from ...core.wire.users import own_name
 from . import drained
-from .drained import Drained, Entries, clock, drained_line
+from .drained import Drained, Entries, change, clock, drained_line
 from .messages import LEASES, Device, HostLeases
 
 ASK_SECONDS = 40.0
@@ -115,3 +119,68 @@ class Free(HostOptions):
         known = {entry.host for entry in away}
         if missing := {host: error for host, error in errors.items() if host not in known}:
             raise UnfitError(missing.items())
+
+
+NAMES = "a host, or a range node[01-16]"
+
+
+@dataclass(frozen=True)
+class HostsDrain(Command):
+    """Put hosts aside: no launch uses them. Running jobs continue.
+
+    The record is drained.json, beside the hosts file; muster free shows it too.
+
+    muster hosts drain gpu7 --why "fan broken, ticket 812"
+    """
+
+    name: tuple[str, ...] = flag((), NAMES, takes="positional", required="which hosts?")
+    why: str = flag(
+        "",
+        "the reason, which launches and muster free show",
+        "TEXT",
+        required="give the reason with --why TEXT:",
+    )
+    hosts: str = flag("", HOSTS, "FILE", also=HOSTS_ALSO)
+
+    def run(self) -> None:
+        """Write the entries, and show them."""
+        path = hosts_file_of(self.hosts)
+        listed = hostfile.load(path)
+        names = sorted({name for each in self.name for name in hostfile.named(each, listed, "hosts drain")})
+        now, by, why = time.time(), own_name(), " ".join(self.why.split())
+        new = [Drained(name, by, now, why) for name in names]
+        _change(self.hosts, lambda entries: drained.with_drained(entries, new))
+        for entry in new:
+            sys.stdout.write(f"{drained_line(entry, now)}\n")
+
+
+@dataclass(frozen=True)
+class HostsUndrain(Command):
+    """Take drained hosts back."""
+
+    name: tuple[str, ...] = flag((), NAMES, takes="positional", required="which hosts?")
+    hosts: str = flag("", HOSTS, "FILE", also=HOSTS_ALSO)
+
+    def run(self) -> None:
+        """Remove their entries; it is an error if one is not drained."""
+        hostfile.load(hosts_file_of(self.hosts))  # another folder has another record
+        names = sorted({name for each in self.name for name in hostfile.expanded(each, "hosts undrain")})
+
+        def edit(entries: Entries) -> Entries:
+            drained_hosts = [entry.host for entry in entries]
+            for name in names:
+                if name not in drained_hosts:
+                    has = f"drained are {', '.join(drained_hosts)}" if entries else "no host is"
+                    raise UsageError(f"{name} is not drained; {has}{nearest(name, drained_hosts)}")
+            return tuple(entry for entry in entries if entry.host not in names)
+
+        _change(self.hosts, edit)
+        for name in names:
+            sys.stdout.write(f"{name} is back\n")
+
+
+def _change(hosts: str, edit: Callable[[Entries], Entries]) -> None:
+    try:
+        change(hosts_file_of(hosts), edit)
+    except OSError as error:
+        raise UsageError(f"{drained.FILE}: {explain(error)}") from None
