@@ -35,7 +35,7 @@ _FAMILIES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     },
     "A job that runs": {
         "features.top.command": {
-            "top": "Show live what every host and rank does: of a job, or of hosts (--hosts).",
+            "top": "Show live what every host and rank of a job does.",
         },
         "features.why.command": {
             "stacks": "Show where in its program every rank is, with equal ranks together.",
