@@ -27,8 +27,6 @@ from .drained import Drained, Entries, change, clock, drained_line
 from .messages import LEASES, Device, HostLeases
 
 ASK_SECONDS = 40.0
-
-
 COLUMNS = ("host", "what", "state", "user", "job", "since", "for")
 
 
