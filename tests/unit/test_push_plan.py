@@ -8,7 +8,6 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ from muster.deploy.features.image.command import (
     base_commands,
     find_track,
     without_digest,
-    without_sum,
 )
 from muster.deploy.features.image.engine import Image
 from muster.deploy.features.image.image_push import ImagePushOutcome, ImagePushResult, compressed
@@ -205,13 +203,6 @@ def test_a_base_that_no_registry_has_is_built_first(tmp_path: Path) -> None:
 def test_a_source_that_no_build_uses_is_refused(target: str, source: str, reason: str) -> None:
     with pytest.raises(UsageError, match=f"--source: {reason}"):
         _ = ImageBuild(target, source=source).command
-
-
-def test_sums_that_are_missing_are_said_before_the_build() -> None:
-    track = find_track("cuda", TRACKS)
-    assert without_sum(track) == []
-    new = replace(track.components["pytorch"], version="2.16.0", sha256=None)
-    assert without_sum(replace(track, components={**track.components, "pytorch": new})) == ["pytorch"]
 
 
 def test_a_base_without_a_digest_is_named_before_the_build(capsys: pytest.CaptureFixture[str]) -> None:

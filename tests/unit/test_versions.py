@@ -62,7 +62,7 @@ def table_of(tracks: Iterable[Track]) -> str:
         cells = [
             track.name,
             ", ".join(f"`{name}`" for name in buildable),
-            *(track.version(name) or "-" for name in names),
+            *(track.components[name].version if name in track.components else "-" for name in names),
             track.cuda or "-",
             track.nccl or "-",
             " ".join(track.architectures) or "-",

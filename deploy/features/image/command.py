@@ -45,11 +45,6 @@ def base_commands(track: Track, ca: str = "") -> list[list[str]]:
     return [[*arguments, "--target", stage, "--tag", name, str(FOLDER)] for stage, name in stages.items()]
 
 
-def without_sum(track: Track) -> list[str]:
-    """The components whose build will stop because their SHA-256 is not pinned."""
-    return [name for name, part in track.components.items() if part.is_built and not part.sha256]
-
-
 def without_digest(track: Track) -> list[str]:
     """The base images of a track that a registry may replace under the same name."""
     names = () if track.base else dict.fromkeys((track.devel, track.runtime))
@@ -120,11 +115,6 @@ class ImageBuild(Command):
         track = find_track(target, list(load().values()))
         bases, main = base_commands(track, self.ca), self.command
         sys.stdout.write(f"{target}, track {track.name}\n")
-        for name in without_sum(track):
-            sys.stdout.write(
-                f"{name} {track.version(name)}: its SHA-256 is not pinned; the build will stop,"
-                " print the SHA-256 of the download, and name the file to write it to\n"
-            )
         for name in without_digest(track):
             sys.stdout.write(
                 f"the base image {name} has no digest: a later build may take another (docs/image.md says how"

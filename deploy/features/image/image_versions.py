@@ -53,10 +53,6 @@ class Track:
     architectures: tuple[str, ...] = ()
     """Compute capabilities, as TORCH_CUDA_ARCH_LIST has them: 9.0, 12.0+PTX."""
 
-    def version(self, component: str) -> str:
-        """The version of a component; the empty string if the track has none."""
-        return self.components[component].version if component in self.components else ""
-
     def without_cuda(self) -> Track:
         """The same sources on the plain base."""
         plain = replace(self, devel=self.plain_base, runtime=self.plain_base, base="")

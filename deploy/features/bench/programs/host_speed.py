@@ -21,7 +21,7 @@ import torch
 
 from muster.train.job.group import Job, out_folder
 from muster.train.job.hardware import wait_for_gpu
-from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
+from muster.train.options import OUTPUT, RANKS, RankOptions, option
 
 from .tool import report, run
 
@@ -45,14 +45,6 @@ class HostConfig(RankOptions):
     matrix: int = option(OUTPUT, 1024, "rows of the matrices; on a GPU eight times as many")
     folder: str = option(OUTPUT, "", "where to write and read a file (default: the folder for results)")
     in_turn: bool = option(OUTPUT, False, "one host at a time, for hosts that are one machine")
-
-    def wrong(self) -> list[str]:
-        rules = (
-            ("--seconds", self.seconds, 0 < self.seconds <= 60, "above 0 and at most 60"),
-            ("--mebibytes", self.mebibytes, 1 <= self.mebibytes <= 65536, "from 1 to 65536"),
-            ("--matrix", self.matrix, 1 <= self.matrix <= 8192, "from 1 to 8192"),
-        )
-        return [*broken(rules), *RankOptions.wrong(self)]
 
 
 @dataclass(frozen=True, slots=True)

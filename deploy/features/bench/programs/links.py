@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from muster.train.job.group import Job
 from muster.train.job.hardware import wait_for_gpu
-from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
+from muster.train.options import OUTPUT, RANKS, RankOptions, option
 
 from .tool import report, run
 
@@ -71,14 +71,6 @@ class LinksConfig(RankOptions):
     seconds: float = option(OUTPUT, 0.5, "how long to measure the bandwidth of each direction")
     trips: int = option(OUTPUT, 200, "round trips when latency is measured")
     in_turn: bool = option(OUTPUT, False, "one pair of ranks at a time")
-
-    def wrong(self) -> list[str]:
-        rules = (
-            ("--large", self.large, 1 << 10 <= self.large <= 1 << 30, "from 1024 to 1073741824"),
-            ("--seconds", self.seconds, 0 < self.seconds <= 60, "above 0 and at most 60"),
-            ("--trips", self.trips, 1 <= self.trips <= 100_000, "from 1 to 100000"),
-        )
-        return [*broken(rules), *RankOptions.wrong(self)]
 
 
 def main() -> None:
