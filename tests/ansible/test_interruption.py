@@ -46,9 +46,7 @@ def test_a_setup_that_is_killed_again_and_again_is_simply_run_again(newcomer: Ho
     assert not waits(newcomer)
 
 
-def test_an_sshd_that_locks_the_operator_out_is_undone_though_ansible_died(
-    newcomer: Hosts,
-) -> None:
+def test_an_sshd_that_locks_the_operator_out_is_undone_though_ansible_died(newcomer: Hosts) -> None:
     before = newcomer.on("node5", "cat", SSHD)
     newcomer.variables |= LOCKED_OUT | {"ssh_trust_undo_seconds": 30}
     newcomer.play_until("[ssh_trust : Open a second connection]", "setup", *PARTS)

@@ -63,9 +63,7 @@ def test_setup_brings_an_engine_and_the_node_container(engine: Hosts, before: se
     assert {check["id"] for check in engine.checks()} == CHECKS
 
 
-def test_the_containers_user_gets_no_keys_of_a_host_account_of_its_number(
-    engine: Hosts,
-) -> None:
+def test_the_containers_user_gets_no_keys_of_a_host_account_of_its_number(engine: Hosts) -> None:
     key = "/etc/muster/ssh/id_ed25519"
     assert engine.on("node6", "id", "--user", "op") == "1000\n"
     assert engine.on("node6", "stat", "--format=%u", key) == "1000\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.ansible.programs import module
+from tests.ansible.rendering import render_value
 
 observe = module("preflight", "observe")
 
@@ -277,3 +278,19 @@ def test_a_home_that_cannot_be_made_is_noticed_and_the_attempt_leaves_nothing(tm
     assert observe.cannot_write(str(tmp_path / "none" / "muster")) == ""
     assert list(tmp_path.iterdir()) == []
     assert observe.cannot_write("/proc/1/muster").startswith("/proc/1: ")
+
+
+# -- what is read of a login whose shell prints something --
+
+
+@pytest.mark.parametrize("before", ["", "Welcome 10.88.0.1 op\r\n", "no end of line\nmuster-login\n"])
+def test_only_the_marked_line_of_a_login_counts(before: str) -> None:
+    said = f"{before}\r\nmuster-login op 10.88.0.1 5000 10.88.0.2 22\r\n"
+    found = render_value("preflight", "preflight_operator", {"node1": {}}, preflight_login={"stdout": said})
+    assert found["operator"] == {
+        "login": "op",
+        "client": "10.88.0.1",
+        "client_port": "5000",
+        "address": "10.88.0.2",
+        "port": "22",
+    }

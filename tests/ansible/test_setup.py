@@ -199,9 +199,7 @@ def test_a_host_opens_no_others_door_but_for_the_first(hosts: Hosts) -> None:
 
 
 @pytest.mark.usefixtures("set_up")
-def test_the_clusters_key_is_good_from_the_head_and_here_and_forwards_nothing(
-    hosts: Hosts,
-) -> None:
+def test_the_clusters_key_is_good_from_the_head_and_here_and_forwards_nothing(hosts: Hosts) -> None:
     line = hosts.on("node1", "cat", "/etc/muster/ssh/authorized_keys").splitlines()[-1]
     addresses = [ADDRESSES["node1"], f"{NETWORK}.1"]  # the last is this machine's
     assert line.startswith(f'from="{",".join(addresses)}",restrict,pty ssh-ed25519 ')

@@ -182,9 +182,7 @@ def known_of(claimed: list[str], names: dict[str, list[str]], **of_b: str) -> di
 
 
 @pytest.mark.parametrize("names", [{"b": ["10.0.0.2"]}, {"b": ["10.0.0.2", "fd00::2"], "a": ["10.0.0.1"]}])
-def test_an_address_of_another_host_is_refused_with_both_names(
-    names: dict[str, list[str]],
-) -> None:
+def test_an_address_of_another_host_is_refused_with_both_names(names: dict[str, list[str]]) -> None:
     known = known_of(["10.0.0.2"], names)
     assert known["a"]["addresses"] == HONEST["addresses"]
     assert (known["a"]["disputed"], known["b"]["disputed"]) == ({"10.0.0.2": "b"}, {"10.0.0.2": "a"})

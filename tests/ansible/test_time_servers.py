@@ -54,9 +54,7 @@ def reached(*servers: str, needed: int = 1) -> bool:
     return len(ask.answers(addresses)) >= needed
 
 
-def test_a_server_is_reached_though_a_packet_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_is_reached_though_a_packet_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ask, "SECONDS", 0.2)
     with server(good) as quick, server(good, lost=2) as slow:
         assert reached(quick)

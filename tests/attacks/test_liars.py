@@ -274,9 +274,7 @@ def test_a_host_that_answers_for_ranks_of_others_costs_its_own_answers_alone_and
     assert not re.search(r"node[13]:", said), "no honest host is blamed"
 
 
-def test_a_host_that_tells_of_ranks_of_others_is_cut_off(
-    job_of_three: Callable[[str], Path],
-) -> None:
+def test_a_host_that_tells_of_ranks_of_others_is_cut_off(job_of_three: Callable[[str], Path]) -> None:
     job_of_three("arrivals:all-arrivals")
     state = jobs.jobs_at([LocalRuns(Path("runs"))])[0].state
     with Cluster(hostfile.parse("node[1-3]"), lambda host: Access().open(host), facts=False) as hosts:

@@ -43,9 +43,7 @@ def of_agent(project: Project, cluster: Cluster) -> Iterator[Project]:
             running.terminate()
 
 
-def test_the_named_key_of_eight_is_first_and_without_a_name_there_is_advice(
-    of_agent: Project,
-) -> None:
+def test_the_named_key_of_eight_is_first_and_without_a_name_there_is_advice(of_agent: Project) -> None:
     project = of_agent
     done = project.muster("run", "--include", "node1", "--command", "true")
     assert (done.returncode, done.stderr) == (0, ""), done

@@ -34,9 +34,7 @@ def logs_of(folder: Path) -> Mapping[str, bytes]:
 
 
 @pytest.mark.soak
-def test_a_flood_of_lines_delays_no_verdict_and_costs_no_line_of_the_log(
-    flooding: Project,
-) -> None:
+def test_a_flood_of_lines_delays_no_verdict_and_costs_no_line_of_the_log(flooding: Project) -> None:
     done = flooding.launch("--max-log=0", "--launcher=mpirun", "--script=flood.py", "--args=4")
     ended = time.time()
     assert (done.status, done.result["first_failure"]["rank"]) == (3, 1)

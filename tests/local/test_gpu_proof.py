@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from muster.deploy.core.agent import gpus
 from muster.deploy.features.samples.on_host.gpu_meter import GpuMeter
 from muster.deploy.features.samples.on_host.gpu_meter import find as find_smi
 from tests import fake_nvml
-from tests.launching import ROOT
+from tests.launching import ROOT, Project
 from tests.processes import is_alive
 
 # Each text is the function of a part.
@@ -51,9 +52,7 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
     return folder / "out", done
 
 
-def test_all_parts_run_and_failures_are_listed(
-    proof: tuple[Path, subprocess.CompletedProcess[str]],
-) -> None:
+def test_all_parts_run_and_failures_are_listed(proof: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     _, done = proof
     assert done.returncode == 1, done.stderr
     said = done.stdout.splitlines()
@@ -74,9 +73,7 @@ def test_a_part_that_times_out_keeps_its_records_and_leaves_no_process(
     assert "part_hangs.py" in (out / "hangs.log").read_text(), "where it hung"
 
 
-def test_the_table_and_page_have_all_records(
-    proof: tuple[Path, subprocess.CompletedProcess[str]],
-) -> None:
+def test_the_table_and_page_have_all_records(proof: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     out, _ = proof
     table, page = (out / "table.md").read_text(), (out / "page.html").read_text()
     assert "| good | one is one | pass 1 s |  |\n| good | a\\|b | 25,000 TB/s |  |\n" in table
@@ -198,3 +195,34 @@ def test_a_part_runs_to_its_end_on_a_cpu(part: str, tmp_path: Path) -> None:
     argv += ["--out", str(tmp_path), "--patience", "6"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=540, check=False)
     assert done.returncode == 0, done.stdout + (tmp_path / f"{part}.log").read_text()
+
+
+# -- the faults of the GPU proof, with calls of C in place of kernels, and torch's own messages --
+
+
+PROGRAM = ROOT / "benchmarks" / "gpu" / "fault_program.py"
+IS_FULL = "GPU 0 of localhost is full: rank 1 asked for 2.00 GiB, of 79.19 GiB 1.31 GiB is free"
+SHARES = "it has 7.62 GiB, rank 0 has 70.25 GiB; start one rank for each GPU: --slots gpus"
+
+
+@pytest.mark.slow
+def test_a_rank_without_memory_on_its_gpu_is_told_which_rank_has_it(project: Project) -> None:
+    shutil.copy(PROGRAM, project.path / "train.py")
+    launched = project.launch("--script", "train.py", "--args", "memory cpu 600")
+    assert launched.status == 1, launched.output
+    assert "FAILED  rank 1 on localhost: exit status 1\n" in launched.output
+    assert f"        note: {IS_FULL}, {SHARES}\n" in launched.output
+
+
+@pytest.mark.soak
+def test_every_fault_of_the_proof_is_told_on_a_cpu(tmp_path: Path) -> None:
+    words = ("--parts", "faults", "--device", "cpu", "--short", "--patience", "4", "--out", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert len((tmp_path / "faults.jsonl").read_text().splitlines()) > 20

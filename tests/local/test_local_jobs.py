@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
 import signal
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +19,8 @@ import pytest
 from muster.deploy.core.interrupts import SAME_SECONDS
 from muster.deploy.core.wire.job_folders import is_held
 from tests.launching import FAB, Project, wait_until_clean
+from tests.slurm import put_slurm_of_this_machine
+from tests.waiting import wait_until
 
 AGAIN = """
 import os, socket, struct, sys
@@ -207,3 +211,79 @@ def test_a_notice_reaches_every_rank_without_a_restart(project: Project, notice:
     assert f"saved at {notice.name}" in output
     assert f"note: {notice.name} was passed on to every rank that handles it" in output
     assert "restart" not in output
+
+
+# -- a detached launch on hosts of Slurm, with a Slurm whose only node is this machine --
+
+
+def with_slurm(project: Project, folder: Path) -> Project:
+    env = {name: value for name, value in project.env.items() if not name.startswith("SLURM_")}
+    return dataclasses.replace(project, env=env | put_slurm_of_this_machine(folder))
+
+
+def test_a_batch_job_is_followed_and_stopped_by_its_id(project: Project, tmp_path: Path) -> None:
+    project = with_slurm(project, tmp_path / "slurm")
+    words = ("--slurm=-N 1 -n 2", "--detach", "--python", sys.executable, "--script", "program.py")
+    launched = project.muster("launch", *words, "--args=wait", "--env", "GREETING=hi")
+    assert launched.returncode == 0, launched.stderr
+    job = launched.stdout.split()[1]
+    assert f"job {job} is Slurm's job 7" in launched.stdout
+    greeted = '"GREETING": "hi"'
+    wait_until(lambda: project.muster("logs", job).stdout.count(greeted) == 2, "lines of both ranks")
+    stacks = project.muster("stacks", job)
+    assert (stacks.returncode, "ranks 0-1:\n" in stacks.stdout) == (0, True), stacks
+    (running,) = json.loads(project.muster("status", "--json").stdout)
+    assert (running["state"], running["hosts"], running["detached"]) == ("running", ["n1"], True)
+    stopped = project.muster("stop", job)
+    assert stopped.returncode == 0, stopped.stderr
+    assert f"{job} stopped by muster stop, by " in stopped.stdout
+    wait_until_clean(job)
+    result = json.loads((project.path / "runs" / job / "result.json").read_text())
+    assert result["exit_status"] == 143
+    assert not (project.path / "runs" / job / "batch").exists()
+
+
+# -- a detached job that is asked to end: it saves, and its restart goes on from the step that was saved --
+
+
+PROGRAM = """
+import os, time
+from pathlib import Path
+from muster.train import Checkpoints, Job, Preemption, run
+
+def train(job: Job) -> None:
+    checkpoints = Checkpoints(job, job.out)
+    resumed = checkpoints.load({"step": 0})
+    step = first = resumed or 0
+    with Preemption(job) as preemption:
+        while resumed is None or step < first + 3:
+            step += 1
+            job.barrier()
+            Path(job.out, f"pid-of-{job.rank}").write_text(str(os.getpid()))
+            if preemption.asked():
+                checkpoints.save(step, {"step": step})
+                preemption.leave(f"saved step {step}")
+            time.sleep(0.02)
+    print(f"rank {job.rank} went from step {first} to {step}", flush=True)
+
+run(train)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_a_detached_job_saves_at_sigterm_and_its_restart_goes_on(project: Project, launcher: str) -> None:
+    (project.path / "preempted.py").write_text(PROGRAM)
+    job = project.detach("--launcher", launcher, "--script", "preempted.py", "--max-restarts", "1")
+    folder = Path(project.env["HOME"], ".muster", "jobs", job)
+    wait_until((folder / "out" / "pid-of-1").exists, "a step of rank 1", patience=300.0)
+    process = wait_until((folder / "out" / "pid-of-1").read_text, "its process")
+    os.kill(int(process), signal.SIGTERM)
+    attached = project.muster("attach", job)
+    assert attached.returncode == 0, attached.stdout + attached.stderr
+    run = project.path / "runs" / job
+    result = json.loads((run / "result.json").read_text())
+    assert (result["exit_status"], result["attempt"]) == (0, 1)
+    logs = "".join(path.read_text() for path in sorted((run / "logs").glob("rank-*")))
+    (saved,) = {*re.findall(r"saved step (\d+); status 75, a restart goes on from there", logs)}
+    assert f"went from step {saved} to {int(saved) + 3}" in logs

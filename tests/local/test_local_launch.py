@@ -135,9 +135,7 @@ mpi.MPI_Barrier(ctypes.byref(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world")))
 """
 
 
-def test_an_exception_ends_a_job_whose_others_wait_in_another_mpi(
-    project: Project,
-) -> None:
+def test_an_exception_ends_a_job_whose_others_wait_in_another_mpi(project: Project) -> None:
     (project.path / "mpi.py").write_text(PLAIN_MPI)
     done = project.launch("--script", "mpi.py")
     assert done.status == 1, done.output

@@ -8,9 +8,7 @@ from tests.launching import Project
 from tests.packages import make_wheel, require
 
 
-def test_ranks_find_the_packages_and_a_second_launch_makes_nothing(
-    project: Project,
-) -> None:
+def test_ranks_find_the_packages_and_a_second_launch_makes_nothing(project: Project) -> None:
     make_wheel(project.path / "wheels", "greeting", "1.5")
     require(project.path, "greeting")
     (project.path / "uses.py").write_text("import greeting, sys; print(greeting.VERSION, sys.prefix)\n")

@@ -111,16 +111,7 @@ def test_the_demo_that_hangs_is_explained_by_its_verdict(project: Project) -> No
 
 PAGES = ("networks", "shared-storage", "monitoring", "team", "upgrades")
 # These need neither a job nor another host, and change nothing but what they say.
-HARMLESS = (
-    "check",
-    "clean",
-    "data list",
-    "env list",
-    "run -- cat",
-    "run -- df",
-    "run -- ps",
-    "status",
-)
+HARMLESS = ("check", "clean", "data list", "env list", "run -- cat", "run -- df", "run -- ps", "status")
 ON_PAGES = sorted(
     {
         command

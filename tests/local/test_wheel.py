@@ -185,8 +185,7 @@ def test_without_ansible_setup_says_how_to_get_it(installed: Installed, place: P
 
 
 @pytest.mark.parametrize(
-    ("program", "launcher"),
-    [pytest.param("muster", "torchrun", marks=pytest.mark.soak), ("fab", "mpirun")],
+    ("program", "launcher"), [pytest.param("muster", "torchrun", marks=pytest.mark.soak), ("fab", "mpirun")]
 )
 def test_project_names_are_its_own(installed: Installed, place: Path, program: str, launcher: str) -> None:
     make_hostile(place)

@@ -292,9 +292,7 @@ def test_an_agent_that_cannot_start_says_why(tmp_path: Path) -> None:
         channel.ask(FACTS)
 
 
-def test_an_agent_without_a_home_gives_its_commands_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_agent_without_a_home_gives_its_commands_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Open MPI does not start without it."""
     monkeypatch.delenv("HOME")
     with Cluster(hostfile.parse("node1"), lambda host: LocalPipe(None), facts=False) as hosts:

@@ -252,9 +252,7 @@ def test_a_process_of_another_user_reaches_no_console(rank: Running) -> None:
     os.close(folder)
 
 
-def test_no_further_thread_is_seen_and_a_later_python_has_the_console(
-    tmp_path: Path,
-) -> None:
+def test_no_further_thread_is_seen_and_a_later_python_has_the_console(tmp_path: Path) -> None:
     again = "import os, sys, threading\nassert threading.active_count() == 1\n"
     again += "if 'AGAIN' not in os.environ:\n"
     again += "    path = os.path.dirname(os.environ['MUSTER_AGENT']) + '/.muster/jobs/j/bin/in_rank'\n"
@@ -270,9 +268,7 @@ def test_a_job_without_a_record_has_no_console(tmp_path: Path) -> None:
     assert agent.do_console_eval(asked, b"") == {"recorded": False, "ranks": {}}
 
 
-def test_a_fork_is_not_warned_of_and_its_child_is_no_rank(
-    tmp_path: Path,
-) -> None:
+def test_a_fork_is_not_warned_of_and_its_child_is_no_rank(tmp_path: Path) -> None:
     child = (
         "import os, threading\n"
         "for _ in range(5):\n"

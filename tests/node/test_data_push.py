@@ -55,11 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def push(
-    hosts: HostsHere,
-    what: str,
-    name: str = "digits",
-    *,
-    connected: Callable[[], None] = lambda: None,
+    hosts: HostsHere, what: str, name: str = "digits", *, connected: Callable[[], None] = lambda: None
 ) -> DataPushResult:
     """`connected`: called when the hosts are connected."""
     wanted = source(what, name)
@@ -196,10 +192,7 @@ def test_a_source_that_changes_meanwhile_is_refused(hosts: HostsHere, folder: Pa
     wanted = source(str(folder), "digits")
     content = read_here(wanted, silent)
     (folder / "large.bin").write_bytes(b"other")
-    with (
-        hosts.cluster() as cluster,
-        pytest.raises(MusterError, match=r"'large.bin' changes while it"),
-    ):
+    with hosts.cluster() as cluster, pytest.raises(MusterError, match=r"'large.bin' changes while it"):
         DataTransfer(cluster, wanted, silent, {}).push(content)
     assert not (hosts.data("node1") / "digits").exists()
 

@@ -36,6 +36,8 @@ from tests.damage import DAMAGE
 from tests.packages import make_wheel
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.slow  # several processes a test
+
 KEY = "0123456789abcdef0123"
 
 

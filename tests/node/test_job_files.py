@@ -14,6 +14,8 @@ from muster.deploy.features.adhoc.messages import FileFacts, ListedEntry
 from muster.deploy.features.adhoc.put_get import get_files
 from tests.hosts_here import HostsHere
 
+pytestmark = pytest.mark.slow  # several processes a test
+
 JOB = "20261120-120000-abcd"
 
 

@@ -55,9 +55,7 @@ def test_its_gpus_are_those_of_the_processes_below_its_ranks(
     assert job["gpus"] == [1]
 
 
-def test_facts_await_no_unreadable_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_facts_await_no_unreadable_process(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     monkeypatch.setattr(facts, "JOBS_SECONDS", 0.0)
     monkeypatch.setattr(facts, "running_jobs", released.wait)

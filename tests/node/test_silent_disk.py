@@ -92,9 +92,7 @@ class Conversation:
         assert not self.thread.is_alive()
 
 
-def test_a_request_for_a_disk_is_answered_and_so_are_later_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_request_for_a_disk_is_answered_and_so_are_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     talk = Conversation(monkeypatch, "the disk /home (nfs4 files:/home) does not answer")
     answer = talk.ask("missing", 1)
     assert answer["error"] == "cannot keep the job's files: the disk /home (nfs4 files:/home) does not answer"

@@ -100,9 +100,7 @@ with fail_together():
     assert rank.returncode == 1
 
 
-def test_another_broken_pipe_is_an_error_with_its_traceback(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_another_broken_pipe_is_an_error_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(BrokenPipeError("to a worker")) == 1
     assert capsys.readouterr().err == "BrokenPipeError: to a worker\n"
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
@@ -116,3 +119,69 @@ def test_every_check_ran(outcome: dict[str, str]) -> None:
 @pytest.mark.soak
 def test_every_check_ran_in_debug_mode(outcome_in_debug_mode: dict[str, str]) -> None:
     assert set(outcome_in_debug_mode) == set(checks(*CALLS, "debug"))
+
+
+# -- the MPI backend is a package on its own: it needs torch and mpi4py, and nothing else of ours --
+
+
+FOLDER = Path(__file__).parents[2] / "train" / "mpi_backend"
+ALLOWED = {*sys.stdlib_module_names, "torch", "mpi4py"}
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: path.name)
+def test_it_imports_the_standard_library_torch_mpi4py_and_itself(path: Path) -> None:
+    depth = len(path.relative_to(FOLDER).parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            assert {alias.name.split(".")[0] for alias in node.names} <= ALLOWED
+        elif isinstance(node, ast.ImportFrom):
+            inside = 0 < node.level <= depth
+            assert inside or (node.level == 0 and (node.module or "").split(".")[0] in ALLOWED), node.module
+
+
+def test_it_works_under_another_name_in_another_place(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path / "elsewhere")
+    program = """
+import sys
+from datetime import timedelta
+import torch, torch.distributed as dist
+import elsewhere
+store = dist.HashStore()
+dist.init_process_group(elsewhere.register(), store=store, rank=0, world_size=1, timeout=timedelta(minutes=1))
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+dist.destroy_process_group()
+sys.exit(not torch.equal(tensor, torch.ones(3)))
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# -- what MPI itself cannot do with tensors, and what it still does with memory --
+
+
+if TYPE_CHECKING:
+    from tests.train.conftest import Launch
+
+PROGRAM = """
+import gc, torch, weakref
+from muster.train.mpi_backend.direct import MPI, broadcast
+broadcast(MPI.COMM_WORLD, torch.empty(2**31, dtype=torch.uint8))  # which never touches its memory
+print("sent")
+from muster.train.mpi_backend.order import Order
+from muster.train.mpi_backend.point_to_point import Messages
+order, messages = Order(MPI.COMM_SELF.Dup()), Messages(MPI.COMM_SELF.Dup())
+order.compare()
+message = messages.receive(torch.zeros(2), 0, 1, 9.0)
+written = [weakref.ref(order._sent[-1].everyone), weakref.ref(message)]
+del order, messages, message
+gc.collect()
+print(*(each() is not None for each in written))
+"""
+
+
+def test_a_tensor_of_2_gib_is_broadcast_and_memory_in_use_outlives_its_group(launch: Launch) -> None:
+    """A rank may leave a group before another one comes to the last comparison of their calls."""
+    job = launch("mpirun", 1, "-c", PROGRAM)
+    assert job.stdout == "sent\nTrue True\n", job.stderr

@@ -40,17 +40,13 @@ def shares_of() -> dict[tuple[int, int, int], list[list[Share]]]:
     return {case: _shares(*case) for case in cases}
 
 
-def test_an_epoch_has_every_sample_once(
-    shares_of: dict[tuple[int, int, int], list[list[Share]]],
-) -> None:
+def test_an_epoch_has_every_sample_once(shares_of: dict[tuple[int, int, int], list[list[Share]]]) -> None:
     for case, shares in shares_of.items():
         seen = torch.cat([share.indices for of_rank in shares for share in of_rank])
         assert sorted(seen.tolist()) == list(range(case[0])), case
 
 
-def test_global_batches_are_of_one_rank(
-    shares_of: dict[tuple[int, int, int], list[list[Share]]],
-) -> None:
+def test_global_batches_are_of_one_rank(shares_of: dict[tuple[int, int, int], list[list[Share]]]) -> None:
     for (samples, batch_size, world_size), shares in shares_of.items():
         case = (samples, batch_size, world_size)
         assert _batches(shares) == _batches(shares_of[samples, batch_size, 1]), case

@@ -399,9 +399,7 @@ def test_room_for_the_result_is_kept_until_the_end(tmp_path: Path) -> None:
     assert not any((folder.path / name).exists() for name in RESERVES)
 
 
-def test_an_interrupt_during_the_end_leaves_the_verdict_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupt_during_the_end_leaves_the_verdict_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts, stops = Hosts(PLAN), []
     whole = run.LaunchLoop._stop
 

@@ -89,9 +89,7 @@ def test_folders_above_files_of_the_set_stay_and_others_go(tmp_path: Path) -> No
 # -- bounds --
 
 
-def test_a_manifest_of_many_lists_is_refused_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_manifest_of_many_lists_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 MB of zeros and brackets, compressed, would become 23 GB of lists."""
     made: list[str] = []
     monkeypatch.setattr(module, "MOST_SIGNS", 100)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,11 +155,6 @@ def test_the_hosts_file_of_the_checkout_is_that_of_the_practice_cluster() -> Non
     assert [host.name for host in hostfile.load(ROOT / "hosts.txt")] == ["node1", "node2", "node3"]
 
 
-def test_code_comes_within_the_first_screen() -> None:
-    first = next(number for number, line in enumerate(README.splitlines()) if line.startswith("    "))
-    assert first < 10
-
-
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 120
 
@@ -175,14 +169,6 @@ def test_every_benchmark_is_described() -> None:
     text = DOCUMENTS["benchmarks/README.md"]
     programs = [path.name for path in (ROOT / "benchmarks").glob("*.py")]
     assert [name for name in programs if f"`{name}`" not in text] == []
-
-
-def test_the_help_of_make_is_aligned() -> None:
-    shown = subprocess.run(
-        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    columns = {re.match(r"\S+ +", line).end() for line in shown.splitlines()}  # type: ignore[union-attr]
-    assert columns == {20}
 
 
 def test_the_modules_that_the_architecture_names_exist() -> None:

@@ -8,14 +8,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
-from benchmarks import faults, recovery
-from docs.scripts import check_site, packages, reference, site_hooks, terminal
+from docs.scripts import packages, reference, terminal
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,9 +63,7 @@ def package(tmp_path: Path) -> Path:
     return house
 
 
-def test_the_picture_has_packages_above_their_imports_and_no_implied_arrow(
-    package: Path,
-) -> None:
+def test_the_picture_has_packages_above_their_imports_and_no_implied_arrow(package: Path) -> None:
     imports = packages.imports_of(package)
     assert imports == {
         "attic": {"hall", "cellar"},
@@ -86,14 +82,6 @@ def test_the_picture_has_packages_above_their_imports_and_no_implied_arrow(
     assert picture.count('class="package cycle"') == 2
 
 
-def test_the_address_of_the_repository_is_one_setting() -> None:
-    assert site_hooks.repository('# [project.urls]\n# Repository = "https://..."\n') is None
-    assert (
-        site_hooks.repository('[project.urls]\nRepository = "https://example.org/m"\n')
-        == "https://example.org/m"
-    )
-
-
 # -- reference --
 
 
@@ -110,58 +98,7 @@ def test_the_first_steps_have_the_addresses_that_the_owner_filled_in(release_che
     assert "    pip install muster-cluster  " in steps and not list(release_check.reminders(URLS))
 
 
-def test_a_field_of_json_that_nobody_described_stops_the_reference() -> None:
-    with pytest.raises(SystemExit, match=r"has no entry for Gpu\.colour"):
-        list(reference.fields("gpu", "Gpu", {"Gpu": {"colour": "str"}}, owner="fit"))
-
-
 # -- the site, the terminal --
-
-
-@pytest.mark.parametrize(
-    ("page", "link", "shown"),
-    [
-        ("train.md", "[train/demo/main.py](../train/demo/main.py)", "train/demo/main.py"),
-        ("train.md", "[replicas.py](../train/replicas.py)", "replicas.py (`train/replicas.py`)"),
-        ("how-to/x.md", "[image](../image.md#versions)", "[image](../image.md#versions)"),
-        ("how-to/x.md", "[the book](../../ansible/README.md)", "the book (`ansible/README.md`)"),
-        ("x.md", "![a picture](../images/x.svg)", "![a picture](../images/x.svg)"),
-    ],
-)
-def test_a_link_out_of_the_documents_becomes_a_name(page: str, link: str, shown: str) -> None:
-    assert site_hooks.replace_outside_links(link, PurePosixPath("docs", page).parent) == shown
-
-
-def test_short_code_is_kept_on_one_line() -> None:
-    long = f"<code>{'x' * 40}</code>"
-    assert (
-        site_hooks.on_page_content(f"<code>--np 4</code>{long}") == f'<code class="short">--np 4</code>{long}'
-    )
-
-
-def test_a_link_out_of_the_documents_leads_to_the_repository_if_it_is_known() -> None:
-    written = ("[a](../train/demo/main.py)", PurePosixPath("docs"), "https://x.org/m")
-    assert site_hooks.replace_outside_links(*written) == "[a](https://x.org/m/blob/main/train/demo/main.py)"
-
-
-@pytest.mark.parametrize(
-    ("html", "problems"),
-    [
-        ('<script src="assets/a.js"></script><a href="https://a.org/b">', 0),
-        ('<script src="https://cdn.org/a.js"></script>', 1),
-        ('<link rel="stylesheet" href="//fonts.org/a.css">', 1),
-        ('<link rel="canonical" href="https://a.org/">', 0),
-        ('<a href="http://a.org">', 1),
-        ('<a href="https://nowhere">', 1),
-    ],
-)
-def test_a_page_fetches_nothing_from_elsewhere(html: str, problems: int) -> None:
-    assert len(list(check_site.problems(html))) == problems
-
-
-def test_a_recording_keeps_what_remains_on_the_terminal() -> None:
-    shown = "\r\x1b[Kjob 1\r\n[0] 10 %\r\x1b[K[0] 90 %\r\x1b[K\x1b[36m[0]\x1b[0m done\r\n\r\x1b[K"
-    assert terminal.settled(shown) == "job 1\n\x1b[36m[0]\x1b[0m done\n"
 
 
 # -- releases --
@@ -233,51 +170,3 @@ def test_no_picture_asks_another_site_for_anything() -> None:
     asks = re.compile(r"@font-face|@import|url\(['\"]?http|href=")
     pictures = [*(ROOT / "docs" / "images").glob("*.svg")]
     assert pictures and not [path.name for path in pictures if asks.search(path.read_text())]
-
-
-def test_the_section_on_recoveries_is_replaced_and_has_medians_and_failures() -> None:
-    page = (ROOT / "docs" / "faults.md").read_text()
-    without = page.replace(recovery.section_of(page), "")
-    measured: list[dict[str, Any]] = [
-        {
-            "name": "rank",
-            "launcher": launcher,
-            "recovered": seconds,
-            "load": 0.8,
-            "parts": {"rendezvous": 0.5},
-        }
-        for launcher, seconds in (
-            ("mpirun", 5.0),
-            ("mpirun", 6.0),
-            ("torchrun", 7.5),
-            ("torchrun alone", None),
-        )
-    ]
-    once = recovery.with_section(without, recovery.section(measured))
-    assert recovery.with_section(once, recovery.section(measured)) == once
-    assert once.replace(recovery.section_of(once), "") == without
-    assert "| a rank is killed (SIGKILL) | 5.5 | 7.5 | never, 1 of 1 | 6 |" in once
-    assert "| rendezvous | 0.50 | 0.50 |" in once
-
-
-def test_the_page_has_figures_of_its_own_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "faults.md").touch()
-    record = tmp_path / "faults.jsonl"
-    record.write_text('{"round": "of an earlier tree"}\n')
-    monkeypatch.setattr(faults, "ROOT", tmp_path)
-    monkeypatch.setattr(faults, "RECORD", record)
-    monkeypatch.setattr(faults, "with_figures", lambda page, measured: json.dumps(measured))
-
-    def measure(*_: object, **__: object) -> None:
-        with record.open("a") as file:
-            file.write('{"round": "of today"}\n')
-
-    monkeypatch.setattr("benchmarks.faults.subprocess.run", measure)
-    for rounds, figures in ((0, ["of an earlier tree"]), (2, ["of today"] * 2), (0, ["of today"] * 2)):
-        faults.main(rounds)
-        written = json.loads((tmp_path / "docs" / "faults.md").read_text())
-        assert [entry["round"] for entry in written] == figures
-    monkeypatch.setattr("benchmarks.faults.subprocess.run", lambda *_, **__: None)
-    with pytest.raises(SystemExit, match="no fault was measured"):
-        faults.main(1)

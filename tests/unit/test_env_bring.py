@@ -129,9 +129,7 @@ def bringing(asked: Requirements, said: list[str] | None = None, **choices: Any)
 APART = ["aa" * 16, "bb" * 16, "cc" * 16]
 
 
-def test_hosts_that_lack_packages_get_them_once_from_here(
-    asked: Requirements,
-) -> None:
+def test_hosts_that_lack_packages_get_them_once_from_here(asked: Requirements) -> None:
     cluster, said = cluster_of(APART), list[str]()
     first = bringing(asked, said)
     facts = first.provide(cluster)

@@ -146,9 +146,7 @@ class Host:
         self.was_asked = True
 
 
-def test_another_users_connection_is_refused_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_users_connection_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
     notes, host = list[str](), Host()
     served = Forwarder(cast("Channel", host), Target("j", "node2", 6006), notes.append)
     monkeypatch.setattr(peers, "owner", lambda *_: 4321)

@@ -15,6 +15,8 @@ from muster.deploy.core.errors import UsageError
 from muster.deploy.core.plan.git import git_root
 from muster.deploy.core.plan.source_tree import scan
 
+pytestmark = pytest.mark.slow  # several processes a test
+
 MUSTER = Path(sys.executable).parent / "muster"
 
 

@@ -19,6 +19,8 @@ from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.wire.clock import now
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow  # several processes a test
+
 HOSTS = hostfile.parse("node[1-3]")
 STOP, OLD = Event("node1", StopAsked("eve")), Event("node1", CommandEnd(0, now()))
 

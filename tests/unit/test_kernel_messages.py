@@ -217,7 +217,7 @@ def test_a_hang_has_its_messages(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(why, "running", lambda options: contextlib.nullcontext((state, {}, {})))
     monkeypatch.setattr(why, "gather", lambda *_: (["a rank"], {}))
     monkeypatch.setattr(why, "with_missing", lambda ranks, *_: ranks)
-    monkeypatch.setattr(why, "explain", lambda ranks: hang)
+    monkeypatch.setattr(why, "explain", lambda ranks, **_: hang)
     monkeypatch.setattr(why, "kernel_messages", messages)
     with pytest.raises(Exit):
         why.Why().run()

@@ -266,14 +266,10 @@ def test_the_last_date_of_arrival_counts_on_every_host(hosts: Hosts) -> None:
 
 
 def test_a_launch_notes_other_users() -> None:
-    answers = {
-        "node1": lease(beside=("ann", "bob")),
-        "node2": lease(beside=("ann", "bob")),
-        "node3": lease(),
-    }
+    answers = {"node1": lease(beside=("ann", "bob")), "node2": lease(beside=("ann", "bob")), "node3": lease()}
     assert leasing._notes(answers) == [
         "note: node[1-2]: other users lease GPUs there too, in /tmp: ann, bob; let `muster setup` make a "
-        "folder for that",
+        "folder for that"
     ]
 
 

@@ -161,7 +161,7 @@ def test_a_file_comes_whole_in_parts(clock: Callable[[Head], None], size: int) -
 
 
 @pytest.mark.parametrize(
-    ("delay", "speed"), [(0.0, 1e9), (0.5, 1e9), (0.2, 125e3), (0.2, 12e3), (9.9, 1e9), (math.inf, 1.0)]
+    ("delay", "speed"), [(0.5, 1e9), (0.2, 125e3), (0.2, 12e3), (9.9, 1e9), (math.inf, 1.0)]
 )
 def test_a_head_never_misses_its_driver(clock: Callable[[Head], None], delay: float, speed: float) -> None:
     head = Head("node1", delay=delay, speed=speed, metrics=b"x" * (1 << 26), steps=b"x" * (1 << 26))

@@ -74,9 +74,7 @@ def test_the_key_of_another_cluster_is_kept(
     assert (docker(), Path("practice.txt").exists()) == ([], False)
 
 
-def test_a_practice_cluster_goes_with_its_keys(
-    docker: Callable[[], list[str]],
-) -> None:
+def test_a_practice_cluster_goes_with_its_keys(docker: Callable[[], list[str]]) -> None:
     for name in KEYS:
         Path(".muster", name).write_text(of_practice() if name == "ssh_config" else KEY)
     Path(".muster", "verify.json").write_text("{}")  # muster verify was tried on it

@@ -70,9 +70,7 @@ def wait_for(stream: io.StringIO, text: str) -> None:
     wait_until(lambda: text in stream.getvalue(), lambda: f"{text!r} in {stream.getvalue()!r}")
 
 
-def test_a_terminal_shows_one_line_that_is_removed_at_the_end(
-    terminal: Terminal,
-) -> None:
+def test_a_terminal_shows_one_line_that_is_removed_at_the_end(terminal: Terminal) -> None:
     hosts: list[str] = []
     with Progress("reading", stream=terminal) as progress:
         wait_for(terminal, "reading")
@@ -137,9 +135,7 @@ def test_a_pipe_gets_plain_lines_after_a_while_without_output(monkeypatch: pytes
     assert {*stream.getvalue().splitlines()} == {"connecting", "sending"}
 
 
-def test_a_pipe_is_silent_3_s_at_first_and_10_s_at_most(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_pipe_is_silent_3_s_at_first_and_10_s_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, now, lines, times = io.StringIO(), live_line.quiet_since, 0, [0.0]
     monkeypatch.setattr(module, "PIPE_SECONDS", 2.0)
     monkeypatch.setattr("time.monotonic", lambda: now)
@@ -256,9 +252,7 @@ def test_a_small_tree_is_not_counted() -> None:
     assert stage() == "sending files"
 
 
-def test_ranks_are_counted_until_one_has_printed(
-    turn_clock: Callable[[float], None],
-) -> None:
+def test_ranks_are_counted_until_one_has_printed(turn_clock: Callable[[float], None]) -> None:
     state, samples = LaunchState(make_plan("node[1-2] slots=2"), drop), dict[str, HostSample]()
     stage = StartStage(state, samples)
     assert stage() == "starting mpirun"
@@ -292,9 +286,7 @@ def test_a_stage_without_slow_hosts_has_its_time(monkeypatch: pytest.MonkeyPatch
     assert with_hosts("preparing the packages")() == "preparing the packages (0 s)"
 
 
-def test_the_end_names_ranks_that_save_and_their_rests(
-    turn_clock: Callable[[float], None],
-) -> None:
+def test_the_end_names_ranks_that_save_and_their_rests(turn_clock: Callable[[float], None]) -> None:
     state = LaunchState(make_plan("node[1-2] slots=2"), drop)
     stage = EndStage(state, 2)
     assert stage() == "removing temporary files on 2 hosts"

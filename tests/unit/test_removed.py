@@ -21,9 +21,7 @@ def test_a_removed_command_or_flag_names_its_replacement(capfd: pytest.CaptureFi
         )
 
 
-def test_the_name_of_another_program_names_ours(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_the_name_of_another_program_names_ours(capfd: pytest.CaptureFixture[str]) -> None:
     for name, text in OTHER_NAMES.items():
         assert name not in commands(), name
         assert text.split()[0].rstrip("`") in {*MODULES, "--version"}, name

@@ -68,9 +68,7 @@ def test_a_failure_repeats_itself(first: LaunchResult, second: LaunchResult, sam
         dataclasses.replace(ended(1), failure=None),
     ],
 )
-def test_what_is_not_of_the_program_or_after_a_step_is_no_early_failure(
-    result: LaunchResult,
-) -> None:
+def test_what_is_not_of_the_program_or_after_a_step_is_no_early_failure(result: LaunchResult) -> None:
     assert early_failure(result) == ()
 
 

@@ -147,7 +147,7 @@ NO_HOSTS_FILE = "--hosts mine.txt: Slurm gives the hosts, so no hosts file is re
 REFUSED = {
     "launch --detach": {
         "--rank 0 a.py": "--rank ends with this command, and a detached job (--detach) "
-        "continues; muster logs JOB --rank shows one rank of it",
+        "continues; muster logs JOB --rank shows one rank of it"
     },
     "launch --dry-run": {
         "--rank 0,7 a.py": "--rank 7: the job has the ranks 0 to 2",
@@ -181,7 +181,7 @@ REFUSED = {
         '--command "echo don\'t"': '--command "echo don\'t": No closing quotation; quote it as in a shell',
     },
     "shell --hosts mine.txt": {
-        "node[1-2]": "node[1-2] names 2 hosts, and a shell needs one host: muster shell node1",
+        "node[1-2]": "node[1-2] names 2 hosts, and a shell needs one host: muster shell node1"
     },
     "clean": {"--older-than=-1": "muster clean: --older-than -1: write 0 or more"},
     f"logs {RECORD['job']}": {
@@ -193,15 +193,12 @@ REFUSED = {
         "-b 0": "--minbytes 0: write a number of bytes such as 500M or 8G",
     },
     "image build cpu": {
-        "--source .": "--source: the target cpu compiles nothing; it takes the distribution's packages",
+        "--source .": "--source: the target cpu compiles nothing; it takes the distribution's packages"
     },
     "data push": {
-        "https://u:secret@h/x": "data push URL was removed: "
-        "use `muster run -- curl -O URL`, or push a folder",
+        "https://u:secret@h/x": "data push URL was removed: use `muster run -- curl -O URL`, or push a folder"
     },
-    "env remove": {
-        "word": "word: not an environment name; muster env list has the names",
-    },
+    "env remove": {"word": "word: not an environment name; muster env list has the names"},
     "put": {"no.txt": "no.txt: no such file or folder here"},
 }
 

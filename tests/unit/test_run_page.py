@@ -269,9 +269,7 @@ def _write_pace(folder: Path) -> None:
         file.writelines(f"        slow: {line}\n" for line in lines(late, BEGAN, ended=True))
 
 
-def test_a_recorded_run_has_own_times_and_names_the_late_rank(
-    tmp_path: Path,
-) -> None:
+def test_a_recorded_run_has_own_times_and_names_the_late_rank(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
     _write_pace(folder)
     records = read(folder)

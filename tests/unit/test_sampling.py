@@ -76,9 +76,7 @@ def test_the_verdict_notes_a_host_whose_samples_make_no_sense(monkeypatch: pytes
     assert kept.notes == ("node1: 3 malformed samples dropped",)
 
 
-def test_the_verdict_notes_a_host_that_floods_and_no_late_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_verdict_notes_a_host_that_floods_and_no_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept(monkeypatch)
     for _ in range(10_001):
         kept.hear("node1", {"cpu": 0.5})

@@ -493,9 +493,7 @@ def test_the_end_is_known_while_its_agents_live(slurm: Callable[..., None], tmp_
     assert (failure.headline, asked.read_text()) == (SCANCELLED, "\n")
 
 
-def test_an_ended_allocation_is_why_all_connections_broke(
-    slurm: Callable[..., None],
-) -> None:
+def test_an_ended_allocation_is_why_all_connections_broke(slurm: Callable[..., None]) -> None:
     slurm(scontrol=SHOW_JOB.format(job="CANCELLED", why="None", node=NODE_WELL))
     broke = Failure("network", "the connections to all 3 hosts broke at about the same time", 1, at=1.0)
     failure = blame.blame_slurm(dataclasses.replace(FAILED, failure=broke), "12").failure

@@ -539,7 +539,7 @@ def test_no_pattern_takes_long(pattern: str, tmp_path: Path) -> None:
     (tmp_path / ("a" * 200)).touch()
     (tmp_path / ".musterignore").write_text(f"{pattern}\n")
     began = time.process_time()
-    deep = "/".join(["a"] * 1000)
+    deep = "/".join(["a"] * 300)
     IgnoreFiles(tmp_path, ".musterignore", follow_links=True).has(deep)
     scan(tmp_path)
     assert time.process_time() - began < 10  # pathspec would take longer than anybody lives

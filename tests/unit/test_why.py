@@ -92,6 +92,23 @@ def rank(number: int, *, came: bool = True, waited: float = 41.0, pause: float =
     return Rank(number, f"node{number + 1}", replace(evidence, **changes))
 
 
+def having(one: Rank, **changes: Any) -> Rank:
+    """The same rank with other evidence; `last`: what is another in its last call."""
+    assert one.evidence
+    if "last" in changes:
+        *entries, last = one.evidence.entries
+        changes["entries"] = (*entries, replace(last, **changes.pop("last")))
+    return replace(one, evidence=replace(one.evidence, **changes))
+
+
+def leaves_at_6(one: Rank) -> Rank:
+    """The rank that called another operation as #6."""
+    assert one.evidence
+    other: dict[str, Any] = {"op": "broadcast", "where": "train.py:14"}
+    calls = (replace(each, **other) if each.seq == 6 else each for each in one.evidence.entries)
+    return having(one, entries=tuple(calls))
+
+
 def of_last(**changes: Any) -> HangVerdict:
     """The verdict where only the last rank has not come."""
     return explain([rank(0), rank(1), rank(2), rank(3, came=False, **changes)])
@@ -170,12 +187,8 @@ def test_a_wait_that_is_no_longer_than_those_before_is_no_hang() -> None:
     ],
 )
 def test_the_rank_with_another_collective_is_the_odd_one(what: str, changes: dict[str, Any]) -> None:
-    odd = rank(3)
-    assert odd.evidence
-    other = replace(odd.evidence.entries[-1], where="train.py:131", **changes)
-    entries = (*odd.evidence.entries[:-1], other)
-    ranks = [rank(0), rank(1), rank(2), replace(odd, evidence=replace(odd.evidence, entries=entries))]
-    verdict = explain(ranks)
+    odd = having(rank(3), last={"where": "train.py:131", **changes})
+    verdict = explain([rank(0), rank(1), rank(2), odd])
     assert (verdict.kind, verdict.culprits, verdict.where) == ("different", (3,), ("train.py:131",))
     assert verdict.cause == f"{what}: rank 3 differs from the others"
     assert verdict.headline.startswith("ranks 0-2 wait in all_reduce #9 of group 0 (")
@@ -185,27 +198,15 @@ def test_the_rank_with_another_collective_is_the_odd_one(what: str, changes: dic
 @pytest.mark.parametrize("waited", [0.2, 41.0])
 def test_a_rank_that_left_the_order_and_went_on_is_named_with_the_first_other_call(waited: float) -> None:
     """As under MPI: the collective was complete, with wrong data."""
-    ranks = [rank(number, waited=waited) for number in range(4)]
-    odd = ranks[1].evidence
-    assert odd
-    entries = tuple(
-        replace(each, op="broadcast", where="train.py:14") if each.seq == 6 else each for each in odd.entries
-    )
-    ranks[1] = replace(ranks[1], evidence=replace(odd, entries=entries))
-    verdict = explain(ranks)
+    first, odd, *others = (rank(number, waited=waited) for number in range(4))
+    verdict = explain([first, leaves_at_6(odd), *others])
     assert verdict.headline == "rank 1 on node2 left the order of the others at #6 of group 0 (train.py:14)"
     assert verdict.cause.startswith("it called broadcast #6 of group 0 (23.8 MiB, train.py:14), the others")
     assert (verdict.kind, verdict.culprits, verdict.hang) == ("different", (1,), waited > 1)
 
 
 def test_of_two_ranks_that_left_one_order_neither_is_blamed() -> None:
-    first, odd = rank(0), rank(1)
-    assert odd.evidence
-    entries = tuple(
-        replace(each, op="broadcast", where="train.py:14") if each.seq == 6 else each
-        for each in odd.evidence.entries
-    )
-    verdict = explain([first, replace(odd, evidence=replace(odd.evidence, entries=entries))])
+    verdict = explain([rank(0), leaves_at_6(rank(1))])
     assert (verdict.kind, verdict.culprits) == ("different", (0, 1))
     assert verdict.headline == "the ranks call different operations as #6 of group 0"
     assert verdict.cause.startswith(
@@ -216,15 +217,9 @@ def test_of_two_ranks_that_left_one_order_neither_is_blamed() -> None:
 
 def crashed(**changes: Any) -> list[Rank]:
     """Ranks that have ended in all_reduce #9, which the last one called otherwise."""
-    ranks = []
-    for number in range(4):
-        one = rank(number, process=None, end=End(-6 if number == 1 else 1))
-        assert one.evidence
-        last = one.evidence.entries[-1]
-        changed = replace(last, where="train.py:131", **changes) if number == 3 else last
-        entries = (*one.evidence.entries[:-1], replace(changed, state="i" if number == 1 else "f"))
-        ranks.append(replace(one, evidence=replace(one.evidence, entries=entries)))
-    return ranks
+    ranks = [rank(number, process=None, end=End(-6 if number == 1 else 1)) for number in range(4)]
+    ranks = [having(one, last={"state": "i" if one.number == 1 else "f"}) for one in ranks]
+    return [*ranks[:3], having(ranks[3], last={"where": "train.py:131", **changes})]
 
 
 def test_a_crash_after_unequal_calls_names_the_ranks_that_differ_and_both_lines() -> None:
@@ -247,13 +242,9 @@ def test_a_crash_that_the_record_does_not_explain_is_left_to_the_last_lines() ->
 
 
 def test_a_root_that_no_record_has_is_no_other_root() -> None:
-    ranks = []
-    for number in range(4):
-        one = rank(number)
-        assert one.evidence
-        gathers = replace(one.evidence.entries[-1], op="gather", root=0 if number else None)
-        entries = (*one.evidence.entries[:-1], gathers)
-        ranks.append(replace(one, evidence=replace(one.evidence, entries=entries)))
+    ranks = [
+        having(rank(number), last={"op": "gather", "root": 0 if number else None}) for number in range(4)
+    ]
     assert "roots" not in str(explain(ranks))
 
 
@@ -289,18 +280,13 @@ def test_a_rank_that_waits_for_what_it_has_begun_is_part_of_a_circle() -> None:
     circle = explain(begins("message", state="i", wait=NOW - 55))
     assert (circle.kind, circle.culprits) == ("deadlock", (0, 1)), str(circle)
     (waits, other) = begins("message")
-    assert waits.evidence
-    inside = replace(waits, evidence=replace(waits.evidence, frames=IN_TORCH))
-    assert explain([inside, other]).kind == "deadlock"
-    same_line = replace(waits, evidence=replace(waits.evidence, frames=(SLEEPS[0]._replace(line=3),)))
-    assert explain([same_line, other]).kind == "deadlock"
+    assert explain([having(waits, frames=IN_TORCH), other]).kind == "deadlock"
+    assert explain([having(waits, frames=(SLEEPS[0]._replace(line=3),)), other]).kind == "deadlock"
 
 
 def test_a_wait_is_as_old_as_the_wait_and_not_as_the_message() -> None:
     ranks = begins("message", state="i", wait=NOW - 2)
-    assert ranks[1].evidence
-    alone = replace(ranks[1], evidence=replace(ranks[1].evidence, entries=(), frames=SLEEPS))
-    verdict = explain([ranks[0], alone])
+    verdict = explain([ranks[0], having(ranks[1], entries=(), frames=SLEEPS)])
     assert not verdict.hang
     assert verdict.seconds == pytest.approx(2)
 
@@ -312,12 +298,8 @@ def test_a_stall_that_the_launch_has_noticed_needs_no_other_sign() -> None:
 
 
 def test_a_collective_that_timed_out_in_ranks_that_are_gone_is_still_explained() -> None:
-    ranks = [rank(0), rank(1), rank(2), rank(3, came=False)]
-    evidence = ranks[0].evidence
-    assert evidence
-    failed = replace(evidence.entries[-1], state="f")
-    gone = replace(evidence, process=None, end=End(1), entries=(*evidence.entries[:-1], failed))
-    verdict = explain([replace(one, evidence=gone) for one in ranks[:3]] + ranks[3:], stalled=True)
+    gone = [having(rank(number), process=None, end=End(1), last={"state": "f"}) for number in range(3)]
+    verdict = explain([*gone, rank(3, came=False)], stalled=True)
     assert verdict.culprits == (3,)
     assert verdict.headline.startswith("ranks 0-2 wait in all_reduce #9")
 
@@ -337,12 +319,8 @@ def test_where_every_rank_has_come_and_data_gets_no_answer_the_network_is_the_ca
 
 def one_behind(state: Any = "i") -> list[Rank]:
     """Rank 3 is in all_reduce #8, which every rank has begun; the others have ended it, and wait in #9."""
-    behind = rank(3, came=False)
-    assert behind.evidence
-    last = replace(behind.evidence.entries[-1], state=state, end=0.0)
-    entries = (*behind.evidence.entries[:-1], last)
-    evidence = replace(behind.evidence, entries=entries, frames=IN_TORCH, process=PEER)
-    return [rank(0), rank(1, process=UNANSWERED), rank(2), replace(behind, evidence=evidence)]
+    behind = rank(3, came=False, frames=IN_TORCH, process=PEER)
+    return [rank(0), rank(1, process=UNANSWERED), rank(2), having(behind, last={"state": state, "end": 0.0})]
 
 
 def test_a_rank_to_which_data_was_lost_is_not_blamed_by_those_that_have_sent_it() -> None:
@@ -350,14 +328,10 @@ def test_a_rank_to_which_data_was_lost_is_not_blamed_by_those_that_have_sent_it(
     assert (verdict.kind, verdict.culprits, verdict.hang) == ("network", (), True)
     assert verdict.headline.startswith("rank 3 waits in all_reduce #8 of group 0")
     assert "rank 1 on node2 has no answer from 10.0.0.3:29500" in verdict.cause
-    unsent = [
-        replace(one, evidence=one.evidence and replace(one.evidence, process=PEER)) for one in one_behind()
-    ]
-    assert explain(unsent).kind == "present"
-    stopped = one_behind()
-    assert stopped[3].evidence
-    stopped[3] = replace(stopped[3], evidence=replace(stopped[3].evidence, process=ProcessState(7, "T")))
-    assert (explain(stopped).kind, explain(stopped).culprits) == ("fate", (3,))
+    assert explain([having(one, process=PEER) for one in one_behind()]).kind == "present"
+    *others, behind = one_behind()
+    stopped = explain([*others, having(behind, process=ProcessState(7, "T"))])
+    assert (stopped.kind, stopped.culprits) == ("fate", (3,))
 
 
 def test_where_every_rank_has_come_and_all_data_is_answered_the_network_is_not_blamed() -> None:
@@ -452,9 +426,7 @@ def after_failure(ranks: list[Rank]) -> HangVerdict:
     failed = ended(0, 1, 10.0)
     ends = {0: failed, **{rank.number: ended(rank.number, -15, 10.1) for rank in ranks[1:]}}
     gone = [
-        replace(each, evidence=replace(each.evidence, process=None, frames=(), end=End(ends[number].code)))
-        for number, each in enumerate(ranks)
-        if each.evidence
+        having(each, process=None, frames=(), end=End(ends[number].code)) for number, each in enumerate(ranks)
     ]
     return explain(without_victims(gone, failed.as_failure(), ends), stalled=True)
 
@@ -473,13 +445,7 @@ def test_ranks_that_a_launcher_ended_after_the_failure_are_not_its_cause() -> No
 
 
 def test_a_rank_that_did_not_come_before_a_launcher_ended_it_is_the_cause_without_its_signal() -> None:
-    first = rank(0)
-    assert first.evidence
-    timed_out = replace(first.evidence.entries[-1], state="f")
-    failed = replace(
-        first, evidence=replace(first.evidence, entries=(*first.evidence.entries[:-1], timed_out))
-    )
-    verdict = after_failure([failed, rank(1, came=False)])
+    verdict = after_failure([having(rank(0), last={"state": "f"}), rank(1, came=False)])
     assert verdict.culprits == (1,)
     assert verdict.cause == (
         "rank 1 on node2 has not come: it ended with the job, so its stack is unknown; "
@@ -514,9 +480,12 @@ def test_of_ranks_that_have_all_come_one_that_is_held_up_is_the_cause() -> None:
     assert verdict.cause == "every rank has come, but rank 2 on node3 is in the kernel (D, folio_wait_bit)"
 
 
+STILL: dict[str, Any] = {"entries": (), "groups": (), "missing": "no record"}
+
+
 def test_without_a_record_only_stacks_are_compared_and_the_verdict_says_so() -> None:
     waits = (StackLine("wait", "train.py", 9, True),)
-    bare: dict[str, Any] = {"entries": (), "groups": (), "missing": "it has not imported torch.distributed"}
+    bare: dict[str, Any] = STILL | {"missing": "it has not imported torch.distributed"}
     ranks = [rank(number, frames=waits, **bare) for number in range(3)] + [rank(3, frames=READS, **bare)]
     verdict = explain(ranks)
     assert (verdict.kind, verdict.culprits, verdict.hang) == ("stacks", (3,), False)
@@ -529,13 +498,12 @@ def test_without_a_record_only_stacks_are_compared_and_the_verdict_says_so() -> 
 
 
 def test_a_rank_whose_stack_cannot_be_read_is_not_called_elsewhere() -> None:
-    bare: dict[str, Any] = {"entries": (), "groups": (), "missing": "no record"}
-    ranks = [rank(number, frames=READS, **bare) for number in range(3)]
-    unread = rank(3, frames=(), error="Permission denied", **bare)
+    ranks = [rank(number, frames=READS, **STILL) for number in range(3)]
+    unread = rank(3, frames=(), error="Permission denied", **STILL)
     verdict = explain([*ranks, unread], stalled=True)
     assert verdict.culprits == (), str(verdict)
     assert "rank 3 cannot be read (Permission denied)" in verdict.headline
-    elsewhere = rank(4, frames=SLEEPS, **bare)
+    elsewhere = rank(4, frames=SLEEPS, **STILL)
     assert explain([*ranks, unread, elsewhere], stalled=True).culprits == (4,)
 
 
@@ -589,8 +557,7 @@ DOING: dict[str, tuple[StackLine, ...]] = {
 
 @pytest.mark.parametrize("doing", DOING)
 def test_what_several_ranks_do_is_in_the_plural(doing: str) -> None:
-    bare: dict[str, Any] = {"entries": (), "groups": (), "missing": "no record"}
-    ranks = [rank(number, frames=DOING[doing], **bare) for number in range(3)]
+    ranks = [rank(number, frames=DOING[doing], **STILL) for number in range(3)]
     assert explain(ranks).headline == f"ranks 0-2 {doing}"
 
 
@@ -635,15 +602,8 @@ def test_the_size_of_a_group_is_compared_with_all_ranks_of_the_job() -> None:
 @pytest.mark.parametrize("said", ["0-126/2", "?"])
 def test_ranks_outside_of_a_group_are_not_awaited_in_it(said: str) -> None:
     """128 ranks, of which the even ones are a group: named one after the other they have 380 letters."""
-    even = [rank(number) for number in range(0, 128, 2)]
-    inside = [
-        replace(one, evidence=replace(one.evidence, groups=(GroupCount("0", "call", said, 9),)))
-        for one in even[:-1]
-        if one.evidence
-    ]
-    late = rank(126, came=False)
-    assert late.evidence
-    late = replace(late, evidence=replace(late.evidence, groups=(GroupCount("0", "call", said, 8),)))
+    inside = [rank(number, groups=(GroupCount("0", "call", said, 9),)) for number in range(0, 126, 2)]
+    late = rank(126, came=False, groups=(GroupCount("0", "call", said, 8),))
     outside = [rank(number, groups=(), entries=()) for number in range(1, 128, 2)]
     assert explain([*inside, late, *outside]).culprits == (126,)
 
@@ -667,26 +627,9 @@ def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
 
 
 def test_what_a_rank_says_of_itself_cannot_reach_the_terminal() -> None:
-    evil = entry(9, NOW - 41, "i", where="\x1b]0;evil\x07.py:1", op="all\x1b[2Jreduce")
-    ranks = [rank(number) for number in range(3)] + [rank(3, came=False)]
-    evidence = ranks[0].evidence
-    assert evidence
-    ranks[0] = replace(ranks[0], evidence=replace(evidence, entries=(*evidence.entries[:-1], evil)))
-    assert "\x1b" not in str(explain(ranks))
+    evil = having(rank(0), last={"where": "\x1b]0;evil\x07.py:1", "op": "all\x1b[2Jreduce"})
+    assert "\x1b" not in str(explain([evil, rank(1), rank(2), rank(3, came=False)]))
 
 
 def test_no_rank_at_all_is_nothing_to_explain() -> None:
     assert not explain([]).hang
-
-
-def test_a_thousand_ranks_are_judged_as_four_are() -> None:
-    ranks = [replace(rank(number, came=number != 700), number=number) for number in range(1000)]
-    verdict = explain(
-        [
-            replace(one, evidence=replace(one.evidence, groups=(GroupCount("0", "call", "0-999", count),)))
-            for one, count in zip(ranks, [8 if number == 700 else 9 for number in range(1000)], strict=True)
-            if one.evidence
-        ]
-    )
-    assert verdict.culprits == (700,)
-    assert verdict.headline.startswith("ranks 0-699,701-999 wait in all_reduce #9")
