@@ -33,11 +33,13 @@ def test_a_profile_is_launched_and_its_job_is_found(project: Project) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    first = end(str(MUSTER), "launch", "greet")
+    first = end(str(MUSTER), "launch", "--profile", "greet")
     assert '"argv": ["by", "profile"]' in first
     assert '"GREETING": "hello"' in first
     assert "1 rank on 1 host with torchrun" in first
-    second = end(str(FAB), "launch", "greet", "--launcher", "mpirun", "--np", "2", "--", "by hand")
+    second = end(
+        str(FAB), "launch", "--profile", "greet", "--launcher", "mpirun", "--np", "2", "--", "by hand"
+    )
     assert all(f'[{rank} localhost] {{"argv": ["by hand"]' in second for rank in (0, 1))
     for program in (MUSTER, FAB):
         jobs = end(str(program), "status").splitlines()[1:]

@@ -223,25 +223,25 @@ def decide(
         return Decision((), "", policy)
     if attempt >= policy.max_restarts:
         return Decision((), f"no restart: that was the last of {count(attempt, 'restart')}", policy)
-    known, failed = policy.early, policy.alone
-    policy = replace(policy, asked=None, early=(*known, early) if early else known)
+    earlier, alone_before = policy.early, policy.alone
+    policy = replace(policy, asked=None, early=(*earlier, early) if early else earlier)
     if failure.kind == "launcher" or failure.rank is not None:
         policy = replace(policy, alone=alone)
-    bad = alone if alone == failed and len(hosts) > 1 else None
-    if early in known and not bad:
+    twice = alone if alone == alone_before and len(hosts) > 1 else None
+    if early in earlier and not twice:
         return Decision((), f"no restart: {TWICE}", policy)
-    kept = bad if len(hosts) <= policy.min_hosts and not early else None
-    bad = None if kept else bad
+    stays = twice if len(hosts) <= policy.min_hosts and not early else None
+    leaves = None if stays else twice
     gone = failure.host if failure.kind == "host" else None
     lost = {host: not_ended(processes) for host, processes in stuck.items()}
-    lost |= {gone: failure.reason} if gone else {bad: ALONE} if bad else {}
+    lost |= {gone: failure.reason} if gone else {leaves: ALONE} if leaves else {}
     if lost:
         back = {host for host, left in stuck.items() if all(process.ends_soon for process in left)}
         back |= {gone} - stuck.keys() if gone and not failure.distrusted else set[str]()
         cause = "" if gone else failure.headline
-        return without(lost, hosts, attempt, policy, at, back=back - {bad}, cause=cause)
-    stays = f"; {kept}: {ALONE}, but too few hosts are left without it" if kept else ""
-    return Decision(tuple(hosts), f"{failure.headline}{stays}; {_next(hosts, attempt, policy)}", policy)
+        return without(lost, hosts, attempt, policy, at, back=back - {leaves}, cause=cause)
+    more = f"; {stays}: {ALONE}, but too few hosts are left without it" if stays else ""
+    return Decision(tuple(hosts), f"{failure.headline}{more}; {_next(hosts, attempt, policy)}", policy)
 
 
 def _is_final(failure: Failure) -> bool:
