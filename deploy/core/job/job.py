@@ -173,7 +173,7 @@ class Job:
     def _keep(self, cluster: Cluster) -> None:
         """Let the next attempt, if there is one, take over the hosts where nothing of this one is left.
 
-        Their agents keep meanwhile what they hold for the job.
+        Until then their agents keep the files and locks of the job.
         """
         result = self._results[-1]
         if self.spec.may_restart and result.failure:
@@ -194,7 +194,7 @@ class Job:
         state = LaunchState(the_plan, self._emit)
         away = self._policy.away - {host.name for host in hosts}
         attempt = Attempt(the_plan, cluster, self.folder, self._emit, state, timings, began, away)
-        # Whoever has seen job.json may stop the job, and expects a result.
+        # Once job.json exists, somebody may stop the job, and expects a result.
         announced, self._announced = self._announced, the_plan
         try:
             self.folder.begin(the_plan, self._policy.left_out)
