@@ -443,3 +443,23 @@ os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 reaper.reap_all()
 print(json.dumps(ended))
 """
+
+
+def test_a_command_of_a_handler_keeps_its_exit_status_while_a_job_runs() -> None:
+    """`docker image inspect`, `nvidia-smi`: a failed one must not look like a success."""
+    done = subprocess.run([sys.executable, "-c", RUNS], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [[3] * 50, "ended"]
+
+
+RUNS = """
+import json, os, queue, subprocess
+from muster.deploy.core.agent.processes import Reaper
+ended = queue.SimpleQueue()
+reaper = Reaper(lambda name, code: None)
+child = reaper.start(["cat"], lambda code: ended.put("ended"), stdin=subprocess.PIPE, start_new_session=True)
+statuses = [subprocess.run(["sh", "-c", "exit 3"]).returncode for _ in range(50)]
+left = subprocess.Popen(["true"])  # nobody waits for it
+os.waitid(os.P_PID, left.pid, os.WEXITED | os.WNOWAIT)
+child.stdin.close()
+print(json.dumps([statuses, ended.get(timeout=60.0)]))
+"""

@@ -152,11 +152,7 @@ def end_descendants() -> list[int]:
 
 def name_of(pid: int) -> str:
     """The name of a process, also of one that has ended but is not reaped."""
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return f"process {pid}"
+    return peek(f"/proc/{pid}/comm", 64).strip() or f"process {pid}"
 
 
 class Reaper:
@@ -168,7 +164,7 @@ class Reaper:
     def __init__(self, on_end: Callable[[str, int], None]) -> None:
         self._on_end = on_end
         self._changed = threading.Condition()
-        self._reaping = threading.Lock()
+        self._reaping, self._left = threading.Lock(), (0, 0.0)
         self._watched: dict[int, tuple[subprocess.Popen[bytes], Callable[[int], None]]] = {}
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -197,17 +193,28 @@ class Reaper:
                     self._changed.wait(0.5)
                 continue
             with self._reaping:
-                self._reap()
+                if not self._reap():
+                    time.sleep(0.01)
+
+    def _is_awaited(self, pid: int) -> bool:
+        """Whether a handler waits for this child of `subprocess.run`, which would take its status for 0.
+
+        Such a child is in the group of this process. One whose caller does not wait must not delay others.
+        """
+        if self._left[0] != pid:
+            self._left = pid, time.monotonic()
+        is_own = pid not in self._watched and os.getpgid(pid) == os.getpgrp()
+        return is_own and time.monotonic() - self._left[1] < 1.0
 
     def _reap(self) -> bool:
         """Wait for a process that has ended, and call back; returns whether there was one."""
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            if ended is None:
+            if ended is None or self._is_awaited(ended.si_pid):
                 return False
             name = name_of(ended.si_pid)  # a process has its name until it is reaped
             pid, status = os.waitpid(ended.si_pid, 0)
-        except ChildProcessError:
+        except (ChildProcessError, ProcessLookupError):
             return False
         with self._changed:
             process, on_end = self._watched.pop(pid, (None, None))

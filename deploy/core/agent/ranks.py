@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import socket
 from collections.abc import Mapping
@@ -75,12 +76,9 @@ class Ranks:
             if above in self._all_wrappers:
                 return self._all_wrappers[above]
             above = table[above].parent
-        for setting in peek(f"/proc/{pid}/environ", 1 << 18).split("\0"):
-            name, _, value = setting.partition("=")
-            if name == "RANK":
-                known = {*self._all_wrappers.values()}
-                return int(value) if value.isdigit() and int(value) in known else UNKNOWN
-        return None
+        ranks = re.findall(r"(?:^|\0)RANK=([^\0]*)", peek(f"/proc/{pid}/environ", 1 << 18))
+        known = {str(rank): rank for rank in self._all_wrappers.values()}
+        return known.get(ranks[0], UNKNOWN) if ranks else None
 
     def programs(self) -> dict[int, tuple[int, str]]:
         """The process of each rank's program and its state; none for a rank whose program does not run."""

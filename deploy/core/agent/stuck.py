@@ -38,12 +38,13 @@ def described(pids: Iterable[int], ranks: Mapping[int, int | None], root: str = 
 
 def _described(pid: int, rank: int | None, root: str) -> Frame:
     state, thread = _waiting_thread(pid, root)
+    function = peek(f"{root}/proc/{pid}/task/{thread}/wchan", 64).strip()
     return {
         "pid": pid,
         "name": peek(f"{root}/proc/{pid}/comm", 64).strip(),
         "state": state,
         **({} if rank is None else {"rank": rank}),
-        "waits_in": _plain(peek(f"{root}/proc/{pid}/task/{thread}/wchan", 64)),
+        "waits_in": "" if function == "0" else function,
         "waits_for": "" if state == "R" else _file_of_call(pid, thread, root) or _disks(pid, root),
     }
 
@@ -53,17 +54,10 @@ def _waiting_thread(pid: int, root: str) -> tuple[str, str]:
     threads = [str(pid)]
     with contextlib.suppress(OSError):
         threads += sorted(os.listdir(f"{root}/proc/{pid}/task"), key=int)
-    states = {thread: _state(f"{root}/proc/{pid}/task/{thread}/stat") for thread in threads}
+    stats = {thread: peek(f"{root}/proc/{pid}/task/{thread}/stat", 1024) for thread in threads}
+    states = {thread: stat.rpartition(")")[2].strip()[:1] for thread, stat in stats.items()}
     waiting = next((thread for thread, state in states.items() if state == "D"), threads[0])
     return states[waiting], waiting
-
-
-def _state(path: str) -> str:
-    return peek(path, 1024).rpartition(")")[2].strip()[:1]
-
-
-def _plain(name: str) -> str:
-    return "" if name.strip() in ("", "0") else name.strip()
 
 
 def _file_of_call(pid: int, thread: str, root: str) -> str:
