@@ -13,28 +13,14 @@ from muster.deploy.core.hosts.host_sample import SAMPLES
 from muster.deploy.core.job.find import LocalRuns, jobs_at
 from muster.deploy.core.wire.job_folders import identity
 from muster.deploy.features.samples.driver import SampleFile
-from muster.deploy.features.top.notes import Judge
-from muster.deploy.features.top.sources import GrowingFile, JobSource, look_of
-from muster.deploy.features.top.top_history import PaceLook, PrintedText, TopHistory
-from muster.deploy.features.why.stragglers import PACE, pace_line
-from tests.unit import paces
+from muster.deploy.features.top.notes import Judge, Note
+from muster.deploy.features.top.sources import GrowingFile, JobSource
+from muster.deploy.features.top.top_history import PrintedText, TopHistory
 from tests.unit.records import host_sample
 from tests.unit.records import job as job_state
 
-EVIL = [
-    *(
-        b"",
-        b"[]",
-        b"[" * 100_000,
-        b'{"attempt": 1e999, "ranks": []}',
-        b'{"attempt": 0, "ranks": [' + b"{}," * (1 << 20),
-    ),
-    b'{"attempt": 0, "ranks": [{"rank": 1e999, "own_seconds": 1, "late_seconds": 1, "late": true}]}',
-    b'{"attempt": 0, "ranks": [{"rank": 1, "own_seconds": '
-    + b"9" * 400
-    + b', "late_seconds": 1, "late": true}]}',
-]
 JOB = "20261122-101500-beef"
+LATE = '[{"rank": 1, "host": "node0", "late": 0.052, "cause": ""}]'
 
 
 class Run:
@@ -121,37 +107,6 @@ def test_a_file_may_grow_byte_by_byte_and_a_line_without_an_end_takes_no_memory(
     assert [*file.lines()] == [b"x" * 8, b"last"]
 
 
-def test_a_recorded_job_gives_the_newest_look_at_its_ranks(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    found = paces.pace(paces.Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2)).arriving())
-    assert found
-    look = pace_line(1.0, 0, found, [])
-    path = run.folder / PACE
-    path.write_text("no JSON\n" + look)
-    source = run.source()
-    history = TopHistory()
-    for record in [*source.begin(), host_sample(0, 0), host_sample(1, 0), *source.look()]:
-        history.take(record, heard=1.0)
-    assert history.ranks[2].late == pytest.approx(0.05, abs=0.01)
-    assert history.ranks[1].own == pytest.approx(0.1, abs=0.01)
-    note = Judge(history, 1.0).rank(history.ranks[2])
-    assert note
-    assert note.text.startswith("others wait ")
-    assert note.text.endswith(" ms a step")
-    with path.open("a") as file:
-        file.write(look[:40])
-        file.flush()
-        assert not [record for record in source.look() if isinstance(record, PaceLook)]
-        file.write(look[40:].replace('"late":true', '"late":false'))
-    (newest,) = [record for record in source.look() if isinstance(record, PaceLook)]
-    assert not any(entry.late for entry in newest.ranks)
-
-
-@pytest.mark.parametrize("look", EVIL, ids=range(len(EVIL)))
-def test_a_malformed_line_of_the_pace_is_none(look: bytes) -> None:
-    assert look_of(look) is None
-
-
 @pytest.mark.parametrize(
     ("recorded", "shown"),
     [
@@ -161,11 +116,13 @@ def test_a_malformed_line_of_the_pace_is_none(look: bytes) -> None:
         ("", ""),
     ],
 )
-def test_the_stall_that_the_driver_records_is_shown(recorded: str, shown: str) -> None:
+def test_the_stall_and_the_late_ranks_that_the_driver_records_are_shown(recorded: str, shown: str) -> None:
     history = TopHistory()
-    history.take(job_state(1, 2, recorded={"stall": recorded}), 1.0)
+    history.take(job_state(1, 2, recorded={"stall": recorded, "late": LATE}), 1.0)
     history.take(replace(host_sample(0, 10), at=100.0), 1.0)
     assert history.stall(1.0) == shown
+    assert Judge(history, 1.0).rank(history.ranks[1]) == Note("others wait 52 ms a step", bad=False)
+    assert Judge(history, 1.0).rank(history.ranks[0]) is None
 
 
 def test_the_log_ends_with_the_errors_of_a_rank_that_failed(tmp_path: Path) -> None:

@@ -57,7 +57,6 @@ def _rank(track: RankTrack, judge: Judge) -> dict[str, object]:
         "step": track.step,
         "loss": track.loss,
         "last_line": track.last_line or None,
-        "own_seconds": track.own,
         **_noted(track, judge.rank(track)),
     }
 

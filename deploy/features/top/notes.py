@@ -34,6 +34,7 @@ class Judge:
         self._steps = max((rank.step for rank in history.ranks.values() if rank.step is not None), default=0)
         printed = [rank.printed for rank in history.ranks.values() if rank.printed is not None]
         self._printed = max(printed, default=0.0)
+        self._late = history.late()
 
     def job(self) -> Note | None:
         """The worst problem of the whole job: it makes no progress."""
@@ -64,8 +65,8 @@ class Judge:
         """Whether a rank that runs is behind the others, or keeps them waiting."""
         if track.step is not None and self._steps - track.step >= BEHIND_STEPS:
             return Note(f"{self._steps - track.step} steps behind", bad=False)
-        if track.late:
-            return Note(f"others wait {duration(track.late)} a step", bad=False)
+        if late := self._late.get(track.rank):
+            return Note(f"others wait {duration(late)} a step", bad=False)
         if track.printed is not None and self._printed - track.printed > QUIET_SECONDS:
             return Note(f"silent for {self._now - track.printed:.0f} s", bad=False)
         return None

@@ -7,18 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from ...core.connect.requests import FILES, OUTPUT, READ
-from ...core.decode import MALFORMED, from_json
 from ...core.errors import MusterError
 from ...core.hosts.host_sample import SAMPLES, HostSample, of_line
-from ...core.job.bounded import value_of
 from ...core.job.find import LocatedJob, line_of, state_of
 from ...core.wire.rank_logs import RankLog
-from .top_history import PaceLook, PrintedText, TopRecord
+from .top_history import PrintedText, TopRecord
 
 CHUNK_BYTES, BACK = 1 << 20, 1 << 23  # of a request; of samples from before: some minutes of 64 hosts
 TAIL, LONG_TAIL, MOST_TAILS = 1 << 12, 1 << 17, 256  # bytes of a log and of rank 0's, and logs, from before
 ROUNDS = 8  # of output at one look; faster output is skipped
-LONGEST_PACE = 1 << 16  # bytes of a line of pace.jsonl
 
 
 class GrowingFile:
@@ -51,7 +48,6 @@ class JobSource:
     def __init__(self, located: LocatedJob) -> None:
         self._located, self._job, self._state = located, located.state.job, located.state
         self._samples = GrowingFile(self._read, SAMPLES, CHUNK_BYTES)
-        self._pace = GrowingFile(self._read, "pace.jsonl", LONGEST_PACE)
 
     def begin(self) -> Iterator[TopRecord]:
         """Earlier records: its state, its last samples, and the last line of each rank."""
@@ -60,7 +56,6 @@ class JobSource:
         self._located.records.ask(OUTPUT, job=self._job, rank=None, skip=True)
         files = dict(self._located.records.ask(FILES, job=self._job).files)
         self._samples.skip(files, BACK)
-        self._pace.skip(files, LONGEST_PACE)
         yield from self._new_samples()
         logs = [name for name in sorted(files) if files[name] and _attempt_of(name) == self._state.attempt]
         # Errors come last, as those of the rank that failed: the screen shows the end of the log.
@@ -74,7 +69,6 @@ class JobSource:
         self._state = state_of(self._located)
         yield self._state
         yield from self._new_samples()
-        yield from [look for line in self._pace.lines() if (look := look_of(line))][-1:]  # the newest
         for _ in range(ROUNDS):
             answer = self._located.records.ask(OUTPUT, job=self._job, rank=None, skip=False)
             for name, text in answer.output:
@@ -111,11 +105,3 @@ def _attempt_of(name: str) -> int | None:
     folder, _, file_name = name.rpartition("/")
     log = RankLog.of_name(file_name) if folder.removeprefix("./") == "logs" else None
     return log.attempt if log else None
-
-
-def look_of(line: bytes) -> PaceLook | None:
-    """The look of a line of pace.jsonl; None for a malformed line."""
-    with contextlib.suppress(*MALFORMED):
-        look: PaceLook = from_json(PaceLook, value_of(line))
-        return look
-    return None

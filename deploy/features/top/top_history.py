@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from ...core.connect.requests import JobState
-from ...core.decode import MALFORMED, AtMost, Between, from_json
+from ...core.decode import MALFORMED, AtMost, from_json
 from ...core.hosts.bounds import Rank, Seconds, Text
 from ...core.hosts.host_sample import HostSample, RankSample, TrainingSample
 from ...core.text.printed import figures_of, seconds_left
@@ -20,6 +21,7 @@ KEPT_LINES, KEPT_PROGRESS, LONGEST_LINE = 200, 500, 500
 MOST_SEARCHED = 2000  # lines of one output in which figures are searched
 OWN_LINES = 20  # of the log of a rank from before the start that has no line of another rank
 PACE_SECONDS = 2.0  # between two looks at the pace of printed steps
+MOST_LATE = 64
 
 
 @dataclass(frozen=True)
@@ -33,24 +35,6 @@ class PrintedText:
 
 
 @dataclass(frozen=True)
-class RankLook:
-    """A rank in a line of the pace: the seconds of a step that it works, and that the others wait for it."""
-
-    rank: Rank
-    own_seconds: Seconds
-    late_seconds: Seconds
-    late: bool
-
-
-@dataclass(frozen=True)
-class PaceLook:
-    """The part of a line of pace.jsonl that is shown."""
-
-    attempt: Annotated[int, Between(0, 1 << 20)]
-    ranks: Annotated[tuple[RankLook, ...], AtMost(1 << 12)]
-
-
-@dataclass(frozen=True)
 class Stall:
     """A job makes no progress since this time, by its driver's clock, and the cause."""
 
@@ -58,7 +42,15 @@ class Stall:
     why: Text
 
 
-TopRecord = HostSample | PrintedText | PaceLook | JobState
+@dataclass(frozen=True)
+class Late:
+    """A rank for which the others wait, for so many seconds of each step."""
+
+    rank: Rank
+    late: Seconds
+
+
+TopRecord = HostSample | PrintedText | JobState
 
 
 @dataclass
@@ -92,10 +84,6 @@ class RankTrack:
     loss: float | None = None
     done: float | None = None
     """The share of its steps or epochs that is done."""
-    own: float | None = None
-    """Seconds of a step without waits for others, of a recorded job."""
-    late: float = 0.0
-    """Seconds of each step that the others wait for it."""
     progress: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_PROGRESS))
     """A time, and the share of its steps or epochs that was done then."""
     running: bool = True
@@ -156,8 +144,6 @@ class TopHistory:
             self._sample(record, heard)
         elif isinstance(record, PrintedText):
             self._printed(record, heard)
-        elif isinstance(record, PaceLook):
-            self._take_pace(record)
         else:
             self.job = record
             if record.attempt > self._attempt:
@@ -182,13 +168,23 @@ class TopHistory:
 
     def stall(self, now: float) -> str:
         """`no step for 1 min 36 s: rank 3 on node2 has not come to ...`, from the driver; empty for none."""
-        try:
-            stall: Stall = from_json(Stall, json.loads(self.job.recorded["stall"] if self.job else ""))
-        except MALFORMED:  # none, or what only a broken host sends
+        stall = self._recorded(Stall, "stall")
+        if stall is None:
             return ""
         # The last sample gives the driver's clock, which may differ from the reader's.
         at = self._newest + max(0.0, now - self._heard) if self._newest else stall.since
         return f"no step for {duration(max(0.0, at - stall.since))}: {stall.why}"
+
+    def late(self) -> dict[int, float]:
+        """The ranks for which the others wait, by the driver: for how many seconds of each step."""
+        ranks = self._recorded(Annotated[tuple[Late, ...], AtMost(MOST_LATE)], "late") or ()
+        return {each.rank: each.late for each in ranks}
+
+    def _recorded(self, kind: Any, name: str) -> Any:
+        """What the driver has recorded under this name; None for nothing, and for a malformed text."""
+        with contextlib.suppress(*MALFORMED):
+            return from_json(kind, json.loads(self.job.recorded[name] if self.job else ""))
+        return None
 
     def _sample(self, sample: HostSample, heard: float) -> None:
         if sample.attempt > self._attempt:
@@ -217,14 +213,6 @@ class TopHistory:
         seconds, samples = training.step_seconds, training.samples_per_second
         self.rate_of_samples = samples is not None
         self.rate = samples if samples is not None else 1.0 / seconds if seconds else self.rate
-
-    def _take_pace(self, look: PaceLook) -> None:
-        if look.attempt == self._attempt:
-            entries = {entry.rank: entry for entry in look.ranks}
-            for rank, track in self.ranks.items():
-                entry = entries.get(rank)
-                track.own = entry.own_seconds if entry else None
-                track.late = entry.late_seconds if entry and entry.late else 0.0
 
     def _begin_again(self, attempt: int) -> None:
         """Forget the ranks of an earlier attempt, and the hosts that are no longer used."""

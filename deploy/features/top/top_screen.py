@@ -12,7 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from ...core.text.terminal import harmless
-from ...core.text.text import count, duration, size, span
+from ...core.text.text import count, size, span
 from .head import Moment, alarm_lines, job_lines
 from .notes import Judge, Note, gpu_share
 from .screen_lines import (
@@ -78,8 +78,6 @@ def rank_in_full(track: RankTrack, judge: Judge, width: int) -> list[ScreenLine]
         figures = f"{last.cpu or 0:.2f} cores, {size(last.memory or 0)}, {last.threads} threads"
         moved = f"reads {short_rate(last.read or 0)}, writes {short_rate(last.written or 0)}"
         lines.append(line(width, Span(f"{state_of(last)}, {figures}, {moved}")))
-    if track.own is not None:
-        lines.append(line(width, Span(f"{duration(track.own)} of a step without waiting for others")))
     return [*lines, ScreenLine(()), *(line(width, Span(text)) for text in track.lines)]
 
 
