@@ -148,29 +148,6 @@ def test_red_is_for_alarms_alone_and_every_colour_is_the_terminals_own() -> None
     try_out(source, session)
 
 
-@pytest.mark.parametrize(
-    ("locale", "ascii_only"),
-    [
-        ({"LC_ALL": "C"}, True),
-        ({"LANG": "de_DE.ISO-8859-1"}, True),
-        ({"LANG": "C.UTF-8"}, False),
-        ({}, False),
-    ],
-)
-def test_a_terminal_that_shows_no_utf_8_gets_ascii(
-    monkeypatch: pytest.MonkeyPatch, locale: dict[str, str], *, ascii_only: bool
-) -> None:
-    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in locale.items():
-        monkeypatch.setenv(name, value)
-
-    async def session(pilot: Any, app: TopApp) -> None:
-        assert "".join(drawn(app)).isascii() == ascii_only
-
-    try_out(Recorded(3), session)
-
-
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
 def test_it_ends_by_a_key(key: str) -> None:
     async def session(pilot: Any, app: TopApp) -> None:

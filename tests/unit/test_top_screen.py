@@ -20,7 +20,6 @@ from muster.deploy.features.top.screen_lines import (
     View,
     bar,
     fit,
-    in_ascii,
     short_percent,
     short_rate,
     short_size,
@@ -392,11 +391,6 @@ def test_a_text_is_cut_after_a_word() -> None:
         *("step 12, loss…", "step 12, loss…", "step 12…", "step…")
     ]
     assert [cells(fit("速度 3.5 速度", width)) for width in (13, 12, 5)] == [13, 9, 5]
-
-
-def test_a_terminal_without_utf_8_gets_ascii_in_as_many_columns() -> None:
-    for line in lines_of(made("training"), 120, 40):
-        assert in_ascii(line).isascii() and len(in_ascii(line)) == cells(line)
 
 
 def test_a_job_without_samples_says_why_once_it_should_have_some() -> None:

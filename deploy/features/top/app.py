@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import threading
 import time
@@ -19,7 +18,7 @@ from textual.widget import Widget
 
 from ...core.errors import MusterError
 from .head import Moment
-from .screen_lines import View, in_ascii
+from .screen_lines import View
 from .sources import JobSource
 from .top_history import TopHistory, TopRecord
 from .top_screen import Frame, frame
@@ -39,13 +38,6 @@ STYLES = {
 }
 
 
-def shows_utf8() -> bool:
-    """Whether the terminal shows UTF-8, by the first of the variables of its locale that is set."""
-    names = ("LC_ALL", "LC_CTYPE", "LANG")
-    locale = next((value for name in names if (value := os.environ.get(name))), "UTF-8")
-    return "UTF8" in locale.upper().replace("-", "")
-
-
 class TopScreen(Widget, can_focus=True):
     """The lines of a frame."""
 
@@ -54,11 +46,7 @@ class TopScreen(Widget, can_focus=True):
     def render_line(self, y: int) -> Strip:
         if y >= len(self.frame.lines):
             return Strip.blank(self.size.width)
-        ascii_only = not shows_utf8()
-        strip = Strip(
-            Segment(in_ascii(span.text) if ascii_only else span.text, STYLES[span.style])
-            for span in self.frame.lines[y].spans
-        )
+        strip = Strip(Segment(span.text, STYLES[span.style]) for span in self.frame.lines[y].spans)
         return strip.crop_extend(0, self.size.width, None)
 
 

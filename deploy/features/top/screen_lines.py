@@ -103,14 +103,6 @@ def style_of(note: Note | None, usual: str = "plain") -> str:
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = "▁▂▃▄▅▆▇█"
-# For terminals without UTF-8: the marks of bars and sparklines.
-_ASCII = dict(zip(map(ord, f"{EIGHTHS[1:]}{LEVELS}…"), "...:==##__..-=+#~", strict=True))
-
-
-def in_ascii(text: str) -> str:
-    """The text for a terminal that shows ASCII alone, in as many columns."""
-    wide = "".join(f"{letter} " if cells(letter) == 2 else letter for letter in text.translate(_ASCII))
-    return wide.encode("ascii", "replace").decode()
 
 
 def bar(share: float | None, width: int) -> str:
