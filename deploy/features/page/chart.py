@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from ...core.text.text import number, percent, size
 from .run_records import RunRecord, number_of, records_of
@@ -124,17 +122,6 @@ AXES = ("step", "epoch", "iteration", "time")
 MOST_CHARTS = 40
 
 
-@dataclass(frozen=True)
-class RankSteps:
-    """How long a rank worked on a step, in seconds, without the waits for others."""
-
-    rank: int
-    steps: int
-    median: float
-    longest: float
-    slow: bool
-
-
 def _axis_of(records: Sequence[RunRecord]) -> str:
     """The name of the horizontal axis: a key that every record has, or the number of the line.
 
@@ -182,24 +169,6 @@ def curves(records: Sequence[RunRecord]) -> tuple[list[Chart], int]:
         if (made := chart(key, axis, _points_of(drawn, key, axis))) is not None
     ]
     return charts, max(0, len(keys) - MOST_CHARTS)
-
-
-def own_times(pace: Sequence[RunRecord]) -> list[RankSteps]:
-    """How long each rank works on a step, without the waits for others, in the last attempt."""
-    last = max((number_of(look.get("attempt")) or 0.0 for look in pace), default=0.0)
-    times: dict[int, list[float]] = {}
-    steps, late = Counter[int](), Counter[int]()
-    for look in pace:
-        for entry in records_of(look.get("ranks")) if look.get("attempt") == last else ():
-            rank, own = entry.get("rank"), number_of(entry.get("own_seconds"))
-            if isinstance(rank, int) and own is not None:
-                times.setdefault(rank, []).append(own)
-                steps[rank] += int(number_of(look.get("steps")) or 0)
-                late[rank] += entry.get("late") is True
-    return [
-        RankSteps(rank, steps[rank], median(values), max(values), 2 * late[rank] > len(values))
-        for rank, values in sorted(times.items())
-    ]
 
 
 SPARK_WIDTH, SPARK_HEIGHT = 110, 22

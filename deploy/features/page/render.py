@@ -18,7 +18,7 @@ from ...core.text.terminal import harmless_lines, without_colours
 from ...core.text.text import clip, count, duration, number, still_saving
 from ...core.wire.clock import now
 from ...core.wire.durable import write_atomically
-from .chart import Chart, RankSteps, Resources, curves, own_times, resources
+from .chart import Chart, Resources, curves, resources
 from .course import Attempt, RankCourse, course, how
 from .run_records import PRINTED, Records, RunRecord, Tail, list_of, number_of, read, records_of
 from .timeline import Timeline, timeline
@@ -70,7 +70,6 @@ class RunPage:
     ranks: tuple[tuple[str, RankCourse, str, str, str], ...]
     """For the table behind the time line: attempt, rank, start, run time, end."""
     curves: Curves | None
-    steps: tuple[RankSteps, ...]
     slow: tuple[str, ...]
     """The late ranks, and the likely cause."""
     resources: Resources | None
@@ -103,7 +102,6 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
         attempts=tuple(attempts),
         ranks=tuple(_rank_rows(attempts)),
         curves=_curves(records),
-        steps=tuple(own_times(records.pace)),
         slow=tuple(_slow(records)),
         resources=resources(records.samples, hosts),
         environment=tuple((name, str(value)) for name, value in _pairs(launch.get("env"))),
