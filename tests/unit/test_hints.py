@@ -56,10 +56,6 @@ OF_MUSTER = "from muster.train import register_mpi, and init_process_group(regis
 def test_without_mpi_in_torch_the_backend_of_muster_is_named() -> None:
     said = hint_about(NO_MPI)
     assert said == f"torch 2.6.0 on node1 was built without MPI. Muster's MPI backend: {OF_MUSTER}"
-    assert hint_about(NO_MPI, facts={"torch": "2.15.0"}) == (
-        "torch 2.15.0 on node1 was built without MPI. Muster's MPI backend: "
-        'call register_mpi() of muster.train before init_process_group("mpi")'
-    )
     assert hint_about(NO_MPI, facts={"torch": None, "mpi4py": None}) == (
         f"torch on node1 was built without MPI. Muster's MPI backend: {OF_MUSTER}; it needs mpi4py there"
     )

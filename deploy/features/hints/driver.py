@@ -338,20 +338,11 @@ def _not_built(backend: str, host: str, facts: Facts, launcher: str) -> str:
 
 
 def _own_mpi(facts: Facts, launcher: str) -> str:
-    """How a program uses Muster's MPI backend. From torch 2.14 on, it may have the name mpi."""
-    if _may_be_named_mpi(facts.torch or ""):
-        how = 'call register_mpi() of muster.train before init_process_group("mpi")'
-    else:
-        how = "from muster.train import register_mpi, and init_process_group(register_mpi())"
+    """How a program uses Muster's MPI backend."""
+    how = "from muster.train import register_mpi, and init_process_group(register_mpi())"
     needs = "" if facts.mpi4py else "; it needs mpi4py there"
     other = f", with --launcher mpirun; or, with torchrun, {GLOO}" if launcher == "torchrun" else ""
     return f"{how}{needs}{other}"
-
-
-def _may_be_named_mpi(torch: str) -> bool:
-    """Whether this version of torch lets a backend take the name (train/mpi_backend/__init__.py)."""
-    match = re.match(r"(\d+)\.(\d+)", torch)
-    return match is not None and (int(match[1]), int(match[2])) >= (2, 14)
 
 
 # -- variables --

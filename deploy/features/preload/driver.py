@@ -75,7 +75,7 @@ class Preload(Feature):
         self._asked, self._answers, self._news = time.monotonic(), {}, []
 
     def turn(self, attempt: Attempt) -> None:
-        """Handle the answers that have come, and ask again from time to time."""
+        """Take the answers so far, and ask again from time to time."""
         spec = attempt.plan.spec
         for host, future in [*self._answers.items()]:
             if future.done():
