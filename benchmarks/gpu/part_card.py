@@ -177,7 +177,7 @@ def loaded(recorder: Recorder, card: Card, folder: Path) -> None:
         meter, samples = GpuMeter(find_smi(gpus.Machine(card.root))), []
         try:
             until = time.monotonic() + (METERED_SECONDS if card.proof.on_gpu else 1.0)
-            meter.read(SECONDS)
+            meter.read()
             while time.monotonic() < until:
                 samples += meter.read()[:1]
                 time.sleep(0.5)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from ..core.wire.handler import Handler
 
 HANDLERS = (
-    Handler("features.samples.on_host.meter", "SampleHandler", "", {"": "sample"}),
     Handler("features.samples.on_host.sampler", "Sampling", "job", {"": "watch"}),
     Handler("features.why.on_host.evidence", "EvidenceOfJob", "job", {}, "why"),
     Handler(

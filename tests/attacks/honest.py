@@ -71,7 +71,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "reach": {"reached": {"node1": {"interfaces": {"10.0.0.1": None}, "refused": {"fe80::1": "no route"}}}},
     "missing": {"missing": [DIGEST]},
-    "sample": {"sample": '{"at": 1, "host": ""}'},
     "stop": {
         "over": True,
         "left": [{"pid": 7, "name": "python3", "state": "D"}],

@@ -19,6 +19,7 @@ from muster.deploy.features.samples.on_host.gpu_meter import find as find_smi
 from tests import fake_nvml
 from tests.launching import ROOT, Project
 from tests.processes import is_alive
+from tests.waiting import wait_until
 
 # Each text is the function of a part.
 PARTS = {
@@ -143,7 +144,7 @@ def test_a_field_that_differs(card: part_card.Card, tmp_path: Path, monkeypatch:
 def test_the_samples_of_the_card_are_judged(card: part_card.Card, tmp_path: Path) -> None:
     meter = GpuMeter(find_smi(gpus.Machine(card.root)))
     try:
-        (sample,) = meter.read(60.0)
+        (sample,) = wait_until(meter.read, "a reading")
     finally:
         meter.close()
     recorder = Recorder(tmp_path / "card.jsonl")

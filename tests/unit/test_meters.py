@@ -21,7 +21,7 @@ from muster.deploy.core.wire.clock import steady
 from muster.deploy.features.samples.on_host import sampler as rank_meter
 from muster.deploy.features.samples.on_host import sampler as sampler_here
 from muster.deploy.features.samples.on_host.gpu_meter import FIELDS, GpuMeter, parse
-from muster.deploy.features.samples.on_host.meter import HostMeter, Rates, SampleHandler
+from muster.deploy.features.samples.on_host.meter import HostMeter, Rates
 from muster.deploy.features.samples.on_host.sampler import (
     MOST_BYTES,
     RankMeter,
@@ -128,19 +128,6 @@ def test_one_nvidia_smi_prints_all_readings(tmp_path: Path) -> None:
         ]
     finally:
         meter.close()
-
-
-def test_the_first_sample_has_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = f"sleep 0.5; echo '{LINES[0]}'; exec sleep 1000"
-    program = smi(tmp_path, then=slow)
-    monkeypatch.setattr("muster.deploy.features.samples.on_host.gpu_meter.find", lambda machine: program)
-    monkeypatch.setattr("muster.deploy.features.samples.on_host.meter.FIRST_GPU_SECONDS", 60.0)
-    handler = SampleHandler()
-    try:
-        sample = json.loads(handler.do_sample({}, b"")["sample"])
-        assert [gpu["name"] for gpu in sample["gpus"]] == ["NVIDIA H100 80GB HBM3"]
-    finally:
-        handler.close()
 
 
 def test_an_nvidia_smi_that_ends_is_not_started_again_at_once(tmp_path: Path) -> None:

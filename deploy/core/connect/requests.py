@@ -127,20 +127,12 @@ class HostsReached:
     reached: Annotated[Mapping[Name, Reached], AtMost(MOST_HOSTS)]
 
 
-@lazy_dataclass(frozen=True)
-class HostSampled:
-    """A new sample of a host, as JSON that `of_line` of core/hosts/host_sample.py checks."""
-
-    sample: Text
-
-
 TIME = Request("time", Time)
 LOAD = Request("load", Nothing)
 MODULES = Request("modules", Nothing)
 FACTS = Request("facts", Facts)
 OPEN_PORT = Request("open_port", OpenPort)
 FREE_PORT = Request("free_port", Nothing)
-SAMPLE = Request("sample", HostSampled)
 REACH = Request("reach", HostsReached)
 FILE_PART = Request("file_part", Payload, MOST_PART)
 

@@ -37,21 +37,14 @@ class GpuMeter:
         self._process: subprocess.Popen[bytes] | None = None
         self._try_at = 0.0
         self._closed = False
-        self._first = threading.Event()
 
-    def read(self, patience: float = 0.0) -> list[Frame]:
-        """The newest reading of each GPU, in the form of a sample; starts nvidia-smi if it does not run.
-
-        `patience`: the seconds to wait, once, for its first line: it takes a second or two to start.
-        """
+    def read(self) -> list[Frame]:
+        """The newest reading of each GPU, in the form of a sample; starts nvidia-smi if it does not run."""
         now = time.monotonic()
         if self._program and not self._closed and self._process is None and now >= self._try_at:
             self._try_at = now + AGAIN_SECONDS
             with contextlib.suppress(OSError, ValueError):
                 self._start(self._program)
-        if self._process and patience:
-            self._first.wait(patience)
-            self._first.set()  # one that hangs delays only the first sample
         newest = sorted(self._newest.items())
         return [gpu for _, (at, gpu) in newest if now - at < STALE_SECONDS]
 
@@ -81,8 +74,6 @@ class GpuMeter:
             while stream and (line := stream.readline(LONGEST_LINE)):
                 if gpu := parse(line.decode(errors="replace")):
                     self._newest[gpu["index"]] = (time.monotonic(), gpu)
-                    self._first.set()
-        self._first.set()
         process.wait()
         self._process = None
 

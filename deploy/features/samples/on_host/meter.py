@@ -6,9 +6,7 @@ Each reading costs about half a millisecond of processor time: a few small files
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import time
 
 from ....core.agent.processes import peek
 from ....core.wire.frames import Frame
@@ -19,7 +17,6 @@ VIRTUAL_NETS = ("lo", "docker", "br-", "virbr", "veth", "cni", "podman", "bond",
 VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 SENSORS = 8  # the most that are read; some firmware takes milliseconds for each
 SENSOR_SECONDS = 10.0
-FIRST_GPU_SECONDS = 4.0  # a host may be asked for a sample only twice
 
 
 class Rates:
@@ -140,24 +137,6 @@ class HostMeter:
         with contextlib.suppress(OSError):
             return sorted(name for name in os.listdir(self._root + path) if not name.startswith(without))
         return []
-
-
-class SampleHandler:
-    """Answers the request for a sample of a host without a job."""
-
-    def __init__(self) -> None:
-        from .gpu_meter import GpuMeter
-
-        self._host, self._gpus = HostMeter(), GpuMeter()
-
-    def do_sample(self, request: Frame, payload: bytes) -> Frame:
-        """A sample of this host; rates from the second request on."""
-        read = {**self._host.read(time.monotonic()), "gpus": self._gpus.read(FIRST_GPU_SECONDS)}
-        return {"sample": json.dumps({"at": time.time(), "host": "", **read})}
-
-    def close(self) -> None:
-        """End nvidia-smi."""
-        self._gpus.close()
 
 
 def _without(whole: int | None, rest: int | None) -> int | None:
