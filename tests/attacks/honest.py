@@ -106,7 +106,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
                 "pressure": {"busy": 0.5, "queued": 0.1, "throttled": None},
             }
         },
-        "unsent": 0.1,
         "cost": 0.01,
     },
     "jobs": {"jobs": [JOB]},

@@ -105,17 +105,3 @@ def test_a_rank_on_a_host_with_a_busy_neighbour_is_named_with_it(project: Projec
                 for name in ("node1", "node2", "node3"):
                     update(cluster, name, "--cpuset-cpus", "0-1")
     assert {one["host"] for one in seen} == {"node3"}
-
-
-def test_a_limited_link_is_the_cause_of_its_late_rank(project: Project, cluster: Cluster) -> None:
-    with training(project, 1 << 20) as job:
-        cluster.beside("node2", "tc qdisc add dev $card root tbf rate 20mbit burst 32kb latency 400ms")
-        try:
-            seen = wait_until(
-                lambda: [one for one in late(project, job) if "the link out of" in one["cause"]],
-                "a slow link",
-                patience=LATE_SECONDS,
-            )
-        finally:
-            cluster.beside("node2", "tc qdisc del dev $card root")
-    assert all("the link out of node2" in one["cause"] for one in seen)

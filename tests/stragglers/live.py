@@ -53,7 +53,7 @@ class Running:
         gathered = gather_pace(self.job, channels)
         looks = [gather(self.job, channels)[0] for _ in range(LOOKS)]
         pace = latest(LateScores().add(gathered.paces))
-        return stragglers(pace, Surroundings(gathered.pressures, {}, looks, gathered.unsent))
+        return stragglers(pace, Surroundings(gathered.pressures, {}, looks))
 
     def next(self) -> None:
         """Have the job go on to the next phase."""

@@ -16,7 +16,7 @@ from muster.deploy.core.decode import from_json
 from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample
 from muster.deploy.features.why.lateness import Arriving, Pace, paces
 from muster.deploy.features.why.messages import Arrivals, Evidence, Pressure, StackLine
-from muster.deploy.features.why.on_host.arrivals import counters, unsent_share
+from muster.deploy.features.why.on_host.arrivals import counters
 from muster.deploy.features.why.on_host.arrivals import summary as summary_of_rank
 from muster.deploy.features.why.on_host.evidence import connections
 from muster.deploy.features.why.positions import Rank
@@ -25,7 +25,6 @@ from muster.deploy.features.why.stragglers import (
     Summary,
     Surroundings,
     lines,
-    mean_unsent,
     pace_line,
     stragglers,
 )
@@ -156,44 +155,6 @@ def test_frames_of_torch_distributed_outside_of_the_line_of_the_user_are_no_wait
 
 def test_a_rank_that_waits_in_a_collective_is_nowhere_of_its_own() -> None:
     assert cause(looks=[look(FORWARD, FORWARD, WAITS, FORWARD)]) == ""
-
-
-def link(**unsent: float) -> str:
-    (found,) = stragglers(run(), Surroundings({}, {}, unsent=unsent))
-    return found.cause
-
-
-def test_a_host_on_which_alone_data_waits_to_be_sent_has_a_slow_link() -> None:
-    waits = "data waits there to be sent 80 % of the time"
-    assert link(node1=0.05, node2=0.8, node3=0.1) == f"the link out of node2: {waits}"
-    assert link(node1=0.8, node2=0.05, node3=0.1) == f"the link out of node1, perhaps to node2: {waits}"
-
-
-def test_data_that_waits_on_every_host_is_only_much_data() -> None:
-    assert link(node1=0.7, node2=0.8, node3=0.9) == ""
-    assert link(node2=0.8) == ""
-    assert mean_unsent([{"node1": 0.2, "node2": 1.0}, {"node1": 0.4}]) == {"node1": pytest.approx(0.3)}
-
-
-@pytest.mark.parametrize(
-    ("remote", "state", "queue", "uid", "share"),
-    [
-        ("0200A8C0:1F90", "01", "00020000", "1000", 1.0),
-        ("0200A8C0:1F90", "01", "00000100", "1000", 0.0),
-        ("0200A8C0:1F90", "06", "00020000", "1000", 0.0),
-        ("0200A8C0:1F90", "01", "00020000", "0", 0.0),
-        ("0100007F:1F90", "01", "00020000", "1000", 0.0),
-        ("0000000000000000FFFF00000100007F:1F90", "01", "00020000", "1000", 0.0),
-        ("0000000000000000FFFF00000200A8C0:1F90", "01", "00020000", "1000", 1.0),
-    ],
-)
-def test_data_waits_to_be_sent_on_a_connection_of_this_user_to_another_host(
-    tmp_path: Path, remote: str, state: str, queue: str, uid: str, share: float
-) -> None:
-    table = f"sl local rem st\n0: 0100A8C0:0016 {remote} {state} {queue}:00000000 00:0 0 {uid} 0 7\n"
-    (tmp_path / "proc/net").mkdir(parents=True)
-    (tmp_path / "proc/net/tcp").write_text(table)
-    assert unsent_share(str(tmp_path), uid=1000) == share
 
 
 @pytest.mark.parametrize(

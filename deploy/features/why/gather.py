@@ -80,7 +80,6 @@ class GatheredPace:
 
     paces: Sequence[Pace]
     pressures: Mapping[int, Pressure] = field(default_factory=dict)
-    unsent: Mapping[str, float] = field(default_factory=dict)
     cost: float = 0.0
     begun: Mapping[int, int] = field(default_factory=dict)
     newest: float = 0.0
@@ -102,7 +101,6 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
     return GatheredPace(
         paces(arriving),
         {rank.number: rank.arrivals.pressure for rank in arriving if rank.arrivals.pressure},
-        {host: answer.unsent for host, (answer, _) in answers.items()},
         max((answer.cost for answer, _ in answers.values()), default=0.0),
         {rank.number: begun(rank.arrivals) for rank in arriving},
         max(newest, default=0.0),

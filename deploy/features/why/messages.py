@@ -226,16 +226,11 @@ class Arrivals:
 
 @lazy_dataclass(frozen=True)
 class HostArrivals:
-    """The collectives of each rank of a host.
-
-    `unsent`: the share of readings in which data waited to be sent to another host. `cost`: seconds of
-    processor time that this answer took.
-    """
+    """The collectives of each rank of a host. `cost`: seconds of processor time that this answer took."""
 
     ranks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Arrivals], AtMost(1 << 12)] = field(
         default_factory=dict
     )
-    unsent: _Share = 0.0
     cost: Annotated[float, Between(0, 1e6)] = 0.0
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
@@ -26,14 +25,12 @@ from .lateness import Pace
 from .messages import LATE, MOST_LATE, Straggler
 from .positions import Rank
 from .stall_watch import Begun
-from .stragglers import PACE, Summary, Surroundings, lines, mean_unsent, pace_line
+from .stragglers import PACE, Summary, Surroundings, lines, pace_line
 
 FIRST_SECONDS, LOOK_SECONDS = 5.0, 10.0
 MOST_SHARE, MOST_DRIVER_SHARE = 0.005, 0.02  # of a processor
 FEWER = 200
 """After so many looks they become fewer, so that a run of weeks has some thousand."""
-UNSENT_LOOKS = 5
-"""The looks whose unsent data is averaged."""
 LAST_SECONDS = 3.0  # that the end of a job waits for the last look
 LIKE = 0.1
 """A lateness that differs by no larger share from the named one is not named again."""
@@ -65,7 +62,6 @@ class PaceWatch(Feature):
         self._began = time.monotonic()
         self._next = self._began + FIRST_SECONDS
         self._look: Future[_Look] | None = None
-        self._unsent: deque[Mapping[str, float]] = deque(maxlen=UNSENT_LOOKS)
         self._summary = Summary()
         self._departed: dict[str, str] = {}
         """For each group of which ranks left the order of the others, a line about them."""
@@ -139,9 +135,7 @@ class PaceWatch(Feature):
         job = self._attempt.plan.spec.job
         channels: Mapping[str, Channel] = dict(self._attempt.cluster.channels)
         gathered = gather_pace(job, channels)
-        self._unsent.append(gathered.unsent)
-        unsent = mean_unsent(list(self._unsent))
-        surroundings = Surroundings(gathered.pressures, dict(self._samples), unsent=unsent)
+        surroundings = Surroundings(gathered.pressures, dict(self._samples))
         pace = self._summary.add(gathered.paces, surroundings)
         if self._summary.needs_stacks:
             self._summary.explain(pace, replace(surroundings, looks=self._looks(job, channels)))

@@ -135,8 +135,6 @@ def _weight(measured: Pace) -> tuple[bool, bool, float, int, int]:
 
 THROTTLED, QUEUED = 0.2, 0.15
 """From these shares of the time on, a quota or other threads explain a lateness."""
-UNSENT = 0.4
-"""From this share of the time on, data that waits to be sent explains a lateness."""
 MORE = 2.0
 """A share explains a lateness only if it is at least this many times that of the others."""
 OTHERS_CORES = 0.5
@@ -150,14 +148,12 @@ _WAITS = ("torch/distributed", "mpi_backend")
 class Surroundings:
     """Measurements of ranks and hosts in addition to the times of arrival.
 
-    `looks`: what all ranks did at some moments, each with its stack. `unsent`: the share of the time in which
-    data waited on a host to be sent.
+    `looks`: what all ranks did at some moments, each with its stack.
     """
 
     pressures: Mapping[int, Pressure]
     samples: Mapping[str, HostSample]
     looks: Sequence[Sequence[Rank]] = ()
-    unsent: Mapping[str, float] = field(default_factory=dict)
 
 
 def likely_cause(rank: RankPace, late: set[int], surroundings: Surroundings) -> str:
@@ -168,11 +164,7 @@ def likely_cause(rank: RankPace, late: set[int], surroundings: Surroundings) -> 
     location = usual_location(surroundings.looks, rank.rank, late)
     if SAVES in location:  # the rank that saves has more to do than the others
         return f"it {location}"
-    cause = (
-        _kept_from_running(rank, late, surroundings)
-        or _heat(rank, surroundings.samples)
-        or slow_link(rank.host, surroundings.unsent)
-    )
+    cause = _kept_from_running(rank, late, surroundings) or _heat(rank, surroundings.samples)
     return "; ".join(filter(None, (cause, f"it {location}" if location else "")))
 
 
@@ -230,26 +222,6 @@ def _gpus_of(rank: int, sample: HostSample) -> Sequence[GpuSample]:
     """The GPUs that a rank uses; all of its host if they are unknown."""
     used = next((entry.gpus for entry in sample.ranks if entry.rank == rank), None)
     return sample.gpus if used is None else [gpu for gpu in sample.gpus if gpu.index in used]
-
-
-def slow_link(host: str, unsent: Mapping[str, float]) -> str:
-    """The host with a slow outgoing link, if data waits there to be sent and hardly on the others.
-
-    In a ring, the rank that is late is then the next one, because its data arrives last.
-    """
-    slowest = max(unsent, key=lambda name: unsent[name], default="")
-    others = [share for name, share in unsent.items() if name != slowest]
-    if not others or not _exceeds(unsent[slowest], others, UNSENT):
-        return ""
-    waits = f"data waits there to be sent {percent(unsent[slowest])} of the time"
-    to = "" if slowest == host else f", perhaps to {harmless(host)}"
-    return f"the link out of {harmless(slowest)}{to}: {waits}"
-
-
-def mean_unsent(readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of several readings, of each host that is in all of them."""
-    hosts = set(readings[0]).intersection(*readings[1:]) if readings else set()
-    return {host: sum(reading[host] for reading in readings) / len(readings) for host in sorted(hosts)}
 
 
 def usual_location(looks: Sequence[Sequence[Rank]], rank: int, late: set[int]) -> str:

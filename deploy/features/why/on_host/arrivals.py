@@ -62,8 +62,7 @@ class ArrivalMeter:
         for rank, pressure in self._pressure.read(pids).items():
             if str(rank) in arrivals:
                 arrivals[str(rank)]["pressure"] = pressure
-        unsent = unsent_share() if arrivals else 0.0
-        return {"ranks": arrivals, "unsent": unsent, "cost": time.thread_time() - began}
+        return {"ranks": arrivals, "cost": time.thread_time() - began}
 
 
 def summary(ring: Frame, trace: list[Frame]) -> Frame:
@@ -180,33 +179,3 @@ def _counted(stat: str) -> tuple[int, int] | None:
 
 def _share(value: float) -> float:
     return round(min(1.0, max(0.0, value)), 4)
-
-
-# -- a slow link --
-
-LEAST_BYTES = 1 << 16
-READINGS, PAUSE = 10, 0.01  # seconds between two readings
-_ESTABLISHED = "01"
-_LOOPBACK = ("7F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
-MOST_TABLE = 1 << 20  # bytes
-
-
-def unsent_share(root: str = "", uid: int | None = None) -> float:
-    """The share of some readings in which a connection of this user had much to send that has not arrived."""
-    owner = str(os.getuid() if uid is None else uid)
-    waited = 0
-    for reading in range(READINGS):
-        if reading and not root:
-            time.sleep(PAUSE)
-        tables = [peek(f"{root}/proc/net/{name}", MOST_TABLE) for name in ("tcp", "tcp6")]
-        waited += any(_waits(line.split(), owner) for table in tables for line in table.split("\n")[1:])
-    return waited / READINGS
-
-
-def _waits(fields: list[str], owner: str) -> bool:
-    """Whether a line of /proc/net/tcp is a connection to another host with unsent data."""
-    if len(fields) < 8 or fields[3] != _ESTABLISHED or fields[7] != owner:
-        return False
-    address = fields[2].partition(":")[0]
-    local = address in _LOOPBACK if len(address) == 32 else address.endswith(_LOOPBACK[0])
-    return not local and int(fields[4].partition(":")[0], 16) >= LEAST_BYTES
