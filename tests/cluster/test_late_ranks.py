@@ -1,4 +1,4 @@
-"""Ranks that their hosts make late: a CPU quota, a busy neighbour, a slow link. `muster why` says so."""
+"""Ranks that their hosts make late: a CPU quota, a busy neighbour. `muster why` says so."""
 
 from __future__ import annotations
 
