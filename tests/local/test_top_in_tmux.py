@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,6 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="no tmux here")
 BIN = Path(sys.executable).parent
-
-
-# Ranks that print steps until the file is there.
-PROGRAM = """
-import os, sys, time
-step = 0
-while not os.path.exists(sys.argv[1]):
-    step += 1
-    print(f"step {step} of 5000 loss {2 / step:.3f}", flush=True)
-    time.sleep(0.05)
-"""
 
 
 class Terminal:
@@ -54,15 +42,6 @@ class Terminal:
             [*self._server, "capture-pane", "-p"], capture_output=True, text=True, check=True
         )
         return done.stdout
-
-    def resize(self, width: int, rows: int) -> None:
-        size = ("-x", str(width), "-y", str(rows))
-        subprocess.run([*self._server, "resize-window", *size], check=True)
-
-    def is_full(self, rows: int) -> bool:
-        """Whether the screen has so many rows, none of them empty."""
-        lines = self.shown().splitlines()
-        return len(lines) == rows and all(lines)
 
     def wait_for(self, *texts: str) -> str:
         """The screen as soon as it has these texts."""
@@ -106,40 +85,6 @@ def test_it_draws_hears_keys_and_restores_the_terminal(terminal: Terminal, tmp_p
     terminal.wait_for("before top")
     terminal.type("echo and af'ter'", "Enter")
     assert "node2" not in terminal.wait_for("and after\nready>")
-
-
-def test_a_running_job_fills_each_size_of_the_terminal(terminal: Terminal, tmp_path: Path) -> None:
-    (tmp_path / "hosts.txt").write_text("localhost slots=2\n")
-    (tmp_path / "train.py").write_text(PROGRAM)
-    command = [
-        str(BIN / "muster"),
-        "launch",
-        "--hosts",
-        "hosts.txt",
-        "--per-host",
-        "2",
-        "train.py",
-        str(tmp_path / "go"),
-    ]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as launch:
-        try:
-            runs = tmp_path / "runs"
-            wait_until(lambda: any(runs.glob("*/logs/rank-0001@localhost.out")), "a rank")
-            terminal.type(f"muster top {next(runs.iterdir()).name}", "Enter")
-            log = "log, the last lines of the ranks"
-            small = terminal.wait_for("q quit", "localhost  ", "of 5000 loss", "steps/s", "left", "%", log)
-            assert "│" not in small
-            for width, rows in ((120, 40), (200, 60), (80, 24)):
-                terminal.resize(width, rows)
-                shown = terminal.wait_for("q quit", "of 5000 loss")
-                wait_until(partial(terminal.is_full, rows), f"{rows} rows")
-                assert all(len(line) <= width for line in shown.splitlines())
-            terminal.type("q")
-        finally:
-            (tmp_path / "go").touch()
-        assert launch.wait() == 0
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "the terminal is closed"])
