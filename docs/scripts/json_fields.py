@@ -490,7 +490,8 @@ MEANINGS = {
     "first_failure.tail": "the last lines that explain it",
     "causes": "the lines of the verdict that explain the failure",
     "why": "why a job stalled, or failed in a collective; otherwise null",
-    "HangVerdict.kind": "absent, fate, different, unmet, deadlock, network, present, slow, stacks or nothing",
+    "HangVerdict.kind": "absent, process, different, unmet, deadlock, network, present, slow, stacks or "
+    "nothing",
     "HangVerdict.headline": "the ranks that wait, and their collective",
     "HangVerdict.cause": "the rank that does not reach it, where it is, and since when",
     "HangVerdict.hang": "whether the job hangs; false if it may continue",

@@ -147,7 +147,7 @@ def test_a_rank_that_waits_for_its_gpu_has_the_gpus_state(gpus: tuple[GpuSample,
     assert ("GPU 3 100 % busy, 7 GiB of 80 GiB" in verdict.evidence[-1]) is (BUSY_GPU in gpus)
 
 
-FATES: dict[str, dict[str, Any]] = {
+PROBLEMS: dict[str, dict[str, Any]] = {
     "is stopped (SIGSTOP)": {"process": ProcessState(7, "T")},
     "is in the kernel (D, nfs_wait_bit_killable)": {"process": ProcessState(7, "D", "nfs_wait_bit_killable")},
     "is in the kernel (D, a disk or network file system?)": {"process": ProcessState(7, "D", "0")},
@@ -159,11 +159,11 @@ FATES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("fate", FATES)
-def test_what_the_process_shows_comes_before_its_stack(fate: str) -> None:
-    verdict = of_last(**FATES[fate])
-    assert (verdict.kind, verdict.culprits, verdict.hang) == ("fate", (3,), True)
-    assert verdict.cause.startswith(f"rank 3 on node4 {fate}, after all_reduce #8"), verdict.cause
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_what_the_process_shows_comes_before_its_stack(problem: str) -> None:
+    verdict = of_last(**PROBLEMS[problem])
+    assert (verdict.kind, verdict.culprits, verdict.hang) == ("process", (3,), True)
+    assert verdict.cause.startswith(f"rank 3 on node4 {problem}, after all_reduce #8"), verdict.cause
 
 
 def test_a_wait_that_is_no_longer_than_those_before_is_no_hang() -> None:
@@ -331,7 +331,7 @@ def test_a_rank_to_which_data_was_lost_is_not_blamed_by_those_that_have_sent_it(
     assert explain([having(one, process=PEER) for one in one_behind()]).kind == "present"
     *others, behind = one_behind()
     stopped = explain([*others, having(behind, process=ProcessState(7, "T"))])
-    assert (stopped.kind, stopped.culprits) == ("fate", (3,))
+    assert (stopped.kind, stopped.culprits) == ("process", (3,))
 
 
 def test_where_every_rank_has_come_and_all_data_is_answered_the_network_is_not_blamed() -> None:
@@ -476,7 +476,7 @@ def test_ranks_that_fit_together_are_not_blamed_while_they_meet() -> None:
 def test_of_ranks_that_have_all_come_one_that_is_held_up_is_the_cause() -> None:
     reads = rank(2, process=ProcessState(7, "D", "folio_wait_bit"))
     verdict = explain([rank(0), rank(1), reads, rank(3)])
-    assert (verdict.kind, verdict.culprits, verdict.hang) == ("fate", (2,), True)
+    assert (verdict.kind, verdict.culprits, verdict.hang) == ("process", (2,), True)
     assert verdict.cause == "every rank has come, but rank 2 on node3 is in the kernel (D, folio_wait_bit)"
 
 
@@ -582,7 +582,7 @@ def test_a_rank_of_which_its_host_has_no_process_is_the_culprit_and_not_the_netw
     places = {0: "node1", 1: "node1", 2: "node3"}
     left = [rank(number, process=UNANSWERED) for number in (0, 1)]
     verdict = explain(with_missing(left, places, []))
-    assert (verdict.kind, verdict.culprits) == ("fate", (2,))
+    assert (verdict.kind, verdict.culprits) == ("process", (2,))
     assert verdict.cause == "rank 2 on node3 is not running"
     assert "network" not in str(verdict)
 
@@ -595,7 +595,7 @@ def test_the_size_of_a_group_is_compared_with_all_ranks_of_the_job() -> None:
         for number, call in enumerate(calls)
     ]
     verdict = explain(with_missing(came, dict.fromkeys(range(3), "node1"), []))
-    assert (verdict.kind, verdict.culprits) == ("fate", (2,))
+    assert (verdict.kind, verdict.culprits) == ("process", (2,))
     assert "expects" not in str(verdict)
 
 

@@ -61,7 +61,7 @@ def named(ranks: Sequence[Rank]) -> str:
     return f"{span(sorted(rank.number for rank in ranks))}{host}"
 
 
-def fate(rank: Rank) -> str:
+def process_problem(rank: Rank) -> str:
     """Why a rank does not come, if its process shows it; else empty."""
     evidence = rank.evidence
     if rank.ended_with_job:
@@ -93,7 +93,7 @@ def position(rank: Rank) -> str:
     """Where a rank is, or why it does not come."""
     if rank.ended_with_job:
         return "ended with the job, so its stack is unknown"
-    return fate(rank) or (doing(rank.evidence) if rank.evidence else "")
+    return process_problem(rank) or (doing(rank.evidence) if rank.evidence else "")
 
 
 def doing(evidence: Evidence) -> str:
@@ -191,7 +191,7 @@ def evidence_lines(ranks: Sequence[Rank], last: dict[int, RecordedCall | None]) 
 def _evidence_line(rank: Rank, last: RecordedCall | None) -> str:
     evidence = rank.evidence
     if evidence is None:
-        return fate(rank)
+        return process_problem(rank)
     parts = [position(rank)]
     if last:
         state = {"i": "in it", "a": "begun", "d": "done", "f": "failed"}[last.state]

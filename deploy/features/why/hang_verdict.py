@@ -13,11 +13,11 @@ from ...core.text.text import count, span
 from . import waiting_ranks as waiting
 from .descriptions import (
     evidence_lines,
-    fate,
     named,
     operation,
     plural,
     position,
+    process_problem,
     stack_line,
 )
 from .messages import SETUP, Meeting, RecordedCall
@@ -25,7 +25,7 @@ from .positions import Positions, Rank
 from .waiting_ranks import Mismatch, Wait
 
 Kind = Literal[
-    "absent", "fate", "different", "unmet", "deadlock", "network", "present", "slow", "stacks", "nothing"
+    "absent", "process", "different", "unmet", "deadlock", "network", "present", "slow", "stacks", "nothing"
 ]
 
 # A wait is long if it is longer than these, and longer than three times the longest that the run had before.
@@ -154,14 +154,14 @@ class HangExplanation:
         """`rank 6 on node4`, `ranks 0-5`."""
         return named([self.ranks[number] for number in numbers])
 
-    def fated(self) -> list[int]:
+    def with_problem(self) -> list[int]:
         """The ranks whose process shows that they do not come."""
-        return [rank for rank in self.ranks if fate(self.ranks[rank])]
+        return [rank for rank in self.ranks if process_problem(self.ranks[rank])]
 
-    def fates(self, numbers: Sequence[int]) -> str:
+    def problems(self, numbers: Sequence[int]) -> str:
         """`rank 3 on node4 is stopped (SIGSTOP)`, of each of these ranks."""
         ranks = [self.ranks[number] for number in numbers]
-        return "; ".join(f"{named([rank])} {fate(rank)}" for rank in ranks)
+        return "; ".join(f"{named([rank])} {process_problem(rank)}" for rank in ranks)
 
     def make(
         self,
@@ -232,8 +232,8 @@ class HangExplanation:
         return wait.entry.kind == "message", wait.entry.group, wait.entry.seq, wait.entry.op
 
     def coming(self, numbers: Sequence[int], text: str) -> str:
-        """Culprits in text: their fate, or that they have not come, where they are and since when."""
-        if fate(self.ranks[numbers[0]]):
+        """Culprits in text: what their process shows, or where they are and since when."""
+        if process_problem(self.ranks[numbers[0]]):
             after = self.last(numbers[0])
             return plural(numbers, text) + (f", after {operation(after)}" if after else "")
         if self.ranks[numbers[0]].ended_with_job:
@@ -290,7 +290,7 @@ class HangExplanation:
         if culprits := self.culprits():
             # In a call that every rank has begun: the others may have sent their part, and gone on.
             held = {wait.rank: wait for wait in self.waits if wait.is_call and not wait.awaited}
-            absent = [rank for rank in culprits if rank not in held or fate(self.ranks[rank])]
+            absent = [rank for rank in culprits if rank not in held or process_problem(self.ranks[rank])]
             return self._unmet() or (self._absent(absent) if absent else self._all_present(held[culprits[0]]))
         circle = waiting.cycle(self.waits)
         return self._unmet() or (self._deadlock(circle) if circle else self._all_present(self.waits[0]))
@@ -362,20 +362,20 @@ class HangExplanation:
         culprits = [rank for rank in culprits if rank in wait.awaited]
         reasons = fold((rank, position(self.ranks[rank])) for rank in culprits)
         cause = "; ".join(f"{self.named(numbers)} {self.coming(numbers, text)}" for numbers, text in reasons)
-        fated = [rank for rank in culprits if fate(self.ranks[rank])]
+        with_problem = [rank for rank in culprits if process_problem(self.ranks[rank])]
         sure = any(self.is_certain(rank) for rank in culprits)
         summary = "; ".join(
             f"{self.named(numbers)} "
             + (
                 plural(numbers, text)
-                if fate(self.ranks[numbers[0]])
+                if process_problem(self.ranks[numbers[0]])
                 else f"{plural(numbers, 'has not come')} to {operation(wait.entry)}: "
                 f"{'it' if len(numbers) == 1 else 'each'} {text}"
             )
             for numbers, text in reasons
         )
         return self.make(
-            "fate" if fated else "absent", self.waiters(wait), cause, culprits, summary=summary,
+            "process" if with_problem else "absent", self.waiters(wait), cause, culprits, summary=summary,
             operation=operation(wait.entry), where=self.lines(culprits), wait=wait, certain=sure,
         )  # fmt: skip
 
@@ -425,10 +425,10 @@ class HangExplanation:
     def _all_present(self, wait: Wait) -> HangVerdict:
         """Every rank has begun this operation: it moves, or is held up below the program."""
         kind: Kind = "present"
-        cause, held = "every rank has come", self.fated()
+        cause, held = "every rank has come", self.with_problem()
         between, elsewhere = self._unanswered()
         if held:
-            kind, cause = "fate", f"{cause}, but {self.fates(held)}"
+            kind, cause = "process", f"{cause}, but {self.problems(held)}"
         elif self.is_hang(wait) and between:
             kind, cause = "network", f"{cause}, but {between}: look at the network between the hosts"
         elif self.is_hang(wait) and elsewhere:
@@ -458,10 +458,10 @@ class HangExplanation:
 
     def _without_waits(self) -> HangVerdict:
         """No rank waits in a recorded call: stacks and processes are left."""
-        fated = self.fated()
+        with_problem = self.with_problem()
         recorded = [rank for rank in self.ranks.values() if rank.evidence and not rank.evidence.missing]
         locations = fold(
-            (number, position(self.ranks[number])) for number in self.ranks if number not in fated
+            (number, position(self.ranks[number])) for number in self.ranks if number not in with_problem
         )
         parts = [f"{span(numbers)} {plural(numbers, text)}" for numbers, text in locations[:4]]
         missing = next((rank.evidence.missing for rank in self.ranks.values() if rank.evidence), "")
@@ -473,15 +473,15 @@ class HangExplanation:
         read = {number for number, rank in self.ranks.items() if rank.evidence and rank.evidence.frames}
         odd = [rank for numbers, _ in locations[1:] for rank in numbers if rank in read]
         clear = bool(locations) and 2 * len(locations[0][0]) > len(self.ranks)
-        culprits = fated or (odd if clear and not recorded else [])
-        if fated:
-            stops = any(self.is_certain(rank) and not self.ended_well(rank) for rank in fated)
+        culprits = with_problem or (odd if clear and not recorded else [])
+        if with_problem:
+            stops = any(self.is_certain(rank) and not self.ended_well(rank) for rank in with_problem)
             return self.make(
-                "fate",
+                "process",
                 "; ".join(parts) or note,
-                self.fates(fated),
-                fated,
-                where=self.lines(fated),
+                self.problems(with_problem),
+                with_problem,
+                where=self.lines(with_problem),
                 certain=stops,
             )
         if culprits:
