@@ -32,7 +32,7 @@ def adopted(folder: Path, content: bytes, *, executable: bool = False) -> Draft:
     pieces = [content[start : start + CHUNK] for start in range(0, len(content), CHUNK)]
     digests = tuple(hashlib.sha256(piece).hexdigest() for piece in pieces)
     manifest = Manifest((File("x", len(content), executable, digests),))
-    draft = Draft(str(folder), manifest, Chunks(manifest))
+    draft = Draft(str(folder), Chunks(manifest))
     draft.adopt()
     return draft
 
@@ -81,7 +81,7 @@ def test_folders_above_files_of_the_set_stay_and_others_go(tmp_path: Path) -> No
     for name in ("a/b", "a/bc", "ab"):
         (tmp_path / "draft" / name).mkdir(parents=True)
     manifest = Manifest((File("a/b/x", 1, False, ("a" * 64,)),))
-    Draft(str(tmp_path / "draft"), manifest, Chunks(manifest)).adopt()
+    Draft(str(tmp_path / "draft"), Chunks(manifest)).adopt()
     left = {str(path.relative_to(tmp_path / "draft")) for path in (tmp_path / "draft").rglob("*")}
     assert left == {"a", "a/b"}
 
@@ -129,7 +129,7 @@ def test_the_folders_above_all_files_are_never_in_memory_at_once(tmp_path: Path)
     tracemalloc.start()
     try:
         require_sound(manifest)
-        Draft(str(tmp_path), manifest, Chunks(manifest)).adopt()
+        Draft(str(tmp_path), Chunks(manifest)).adopt()
         assert tracemalloc.get_traced_memory()[1] < 20 << 20  # the folders alone would be 160 MB
     finally:
         tracemalloc.stop()
@@ -143,7 +143,7 @@ def test_the_files_of_a_set_are_synced_before_its_name_is_there(
     (tmp_path / "source" / "a").write_bytes(b"bytes")
     manifest = scan(str(tmp_path / "source"))
     sets, version = Sets(tmp_path / "data", tmp_path / "jobs"), Version("digits", manifest.digest)
-    draft = Draft(sets.draft_folder(version), manifest, Chunks(manifest))
+    draft = Draft(sets.draft_folder(version), Chunks(manifest))
     draft.adopt()
     draft.place(0, b"bytes")
     synced: list[tuple[str, bool]] = []

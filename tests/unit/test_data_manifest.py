@@ -53,7 +53,7 @@ def test_a_version_under_repair_is_hardly_away(tmp_path: Path, monkeypatch: pyte
     version = Version("x", manifest.digest)
 
     def publish() -> None:
-        draft = Draft(sets.draft_folder(version), manifest, Chunks(manifest))
+        draft = Draft(sets.draft_folder(version), Chunks(manifest))
         draft.adopt()
         draft.link(0, os.fsencode(source / "file"))
         sets.publish(version, draft)
@@ -71,7 +71,7 @@ def test_a_draft_that_somebody_else_has_put_there_is_not_touched(tmp_path: Path)
     (tmp_path / "other" / "precious").write_text("mine")
     (tmp_path / ".x.part").symlink_to("other")
     with pytest.raises(OSError, match="is not your folder"):
-        Draft(str(tmp_path / ".x.part"), SMALL, Chunks(SMALL)).adopt()
+        Draft(str(tmp_path / ".x.part"), Chunks(SMALL)).adopt()
     assert (tmp_path / "other" / "precious").read_text() == "mine"
 
 
@@ -190,7 +190,7 @@ def test_one_file_is_a_set_too(tmp_path: Path) -> None:
     path.write_text("text")
     manifest = scan(str(path))
     assert [file.path for file in manifest.files] == ["corpus.txt"]
-    assert Reader(str(path), manifest, Chunks(manifest)).read(0) == b"text"
+    assert Reader(str(path), Chunks(manifest)).read(0) == b"text"
 
 
 def test_a_file_that_grows_while_it_is_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_a_file_that_was_replaced_by_a_link_is_not_followed(tmp_path: Path) -> N
     (tmp_path / "a").unlink()
     (tmp_path / "a").symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="symbolic links"):
-        Reader(str(tmp_path), manifest, Chunks(manifest)).read(0)
+        Reader(str(tmp_path), Chunks(manifest)).read(0)
 
 
 # -- bundles --

@@ -241,9 +241,9 @@ DataPushResult = PushResult[DataPushOutcome]
 
 @dataclass(frozen=True)
 class Content:
-    """A manifest, also packed, and the reader of its chunks; None if the head has them."""
+    """The chunks of a manifest, which is packed, too, and their reader; None if the head has them."""
 
-    manifest: Manifest
+    chunks: Chunks
     packed: bytes
     reader: Reader | None
 
@@ -256,7 +256,8 @@ def read_here(source: DataSource, progress: OnProgress) -> Content:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(explain(error)) from None
-    return Content(manifest, manifest.packed(), Reader(source.here, manifest, Chunks(manifest)))
+    chunks = Chunks(manifest)
+    return Content(chunks, manifest.packed(), Reader(source.here, chunks))
 
 
 class DataTransfer:
@@ -266,11 +267,7 @@ class DataTransfer:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        source: DataSource,
-        progress: OnProgress,
-        unreached: Mapping[str, MusterError],
+        self, cluster: Cluster, source: DataSource, progress: OnProgress, unreached: Mapping[str, MusterError]
     ) -> None:
         self._cluster, self._source, self._progress = cluster, source, progress
         self.pushed = DataPushResult(source.name, {host.name: DataPushOutcome() for host in cluster.hosts})
@@ -294,11 +291,11 @@ class DataTransfer:
         self._failed |= transfers.lost
         begun = self._begin([host for host in self._left() if host in hosts], content, digest)
         hosts = [host for host in self._left() if host in hosts]
-        chunks = Chunks(content.manifest)
+        chunks = content.chunks
         BundleSource(transfers, chunks, content.reader).bring(self._bundles(chunks, begun))
         self.pushed.sent, self.pushed.notes = transfers.sent, transfers.notes
         self._failed |= transfers.lost
-        self._publish(hosts, _seconds_for(content.manifest))
+        self._publish(hosts, _seconds_for(chunks.manifest))
         self._forget(hosts, digest)
         return self.pushed
 
@@ -321,20 +318,19 @@ class DataTransfer:
         self._note(outcomes.errors)
         served, first = outcomes.results, dict[str, str]()
         for host, answer in served.items():
-            self.pushed.hosts[host].same_as = first.setdefault(answer.place, host)
-            if first[answer.place] == host:
-                self.pushed.hosts[host].same_as = ""
+            same = first.setdefault(answer.place, host)
+            self.pushed.hosts[host].same_as = same if same != host else ""
         return {host: answer for host, answer in served.items() if not self.pushed.hosts[host].same_as}
 
     def _read_by_head(self, transfers: Transfers, head: str) -> Content:
         """Let the head read its folder; its manifest is untrusted input."""
         bundle = transfers.answer(head, DATA_SCAN, LONG_SECONDS, path=self._source.there)
         packed = bring_here(self._cluster.channels[head], bundle)
-        return Content(read_manifest(packed, head), packed, None)
+        return Content(Chunks(read_manifest(packed, head)), packed, None)
 
     def _begin(self, hosts: list[str], content: Content, digest: str) -> dict[str, DataBegun]:
         """Ask each host for its missing chunks. A host with too little disk space fails here."""
-        manifest, version = content.manifest, {"name": self._source.name, "manifest": digest}
+        manifest, version = content.chunks.manifest, {"name": self._source.name, "manifest": digest}
         for host in hosts:
             self.pushed.hosts[host] = DataPushOutcome(len(manifest.files), manifest.size)
         channels = {host: self._cluster.channels[host] for host in hosts}

@@ -34,7 +34,7 @@ class Arrival:
     def __init__(self, sets: Sets, version: Version, manifest: Manifest, source: str) -> None:
         self._sets, self.version, self.manifest = sets, version, manifest
         self.chunks = Chunks(manifest)
-        self._reader = Reader(source, manifest, self.chunks) if source else None
+        self._reader = Reader(source, self.chunks) if source else None
         self._known = KnownChunks(sets, self.chunks)
         self._draft: Draft | None = None
         self._writing = threading.Lock()
@@ -45,7 +45,7 @@ class Arrival:
         `alive`: called now and then; raises when the driver is gone. OSError for a disk that is too full.
         """
         if not self._is_in_place():
-            draft = Draft(self._sets.draft_folder(self.version), self.manifest, self.chunks)
+            draft = Draft(self._sets.draft_folder(self.version), self.chunks)
             draft.adopt(alive)
             self._link(draft, alive)
             self._require_room(draft)
@@ -116,7 +116,7 @@ class Arrival:
         if self._draft and number not in self._draft.lacking:
             with contextlib.suppress(OSError):
                 folder = os.fsdecode(self._draft.folder)
-                return Reader(folder, self.manifest, self.chunks).read(number)
+                return Reader(folder, self.chunks).read(number)
         content = self._known.read(number)
         if content is None:
             raise OSError("a chunk that was here is gone; push again")

@@ -44,8 +44,8 @@ TIME_NS = 315532800 * 10**9
 class Draft:
     """The files of a manifest in a folder. `lacking`: by chunk, the positions without it."""
 
-    def __init__(self, folder: str, manifest: Manifest, chunks: Chunks) -> None:
-        self.folder, self.manifest, self.chunks = os.fsencode(folder), manifest, chunks
+    def __init__(self, folder: str, chunks: Chunks) -> None:
+        self.folder, self.manifest, self.chunks = os.fsencode(folder), chunks.manifest, chunks
         self.lacking = {number: [*positions] for number, positions in enumerate(chunks.positions)}
         self._made = {self.folder}
         """The folders that exist."""

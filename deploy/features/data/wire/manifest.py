@@ -98,6 +98,7 @@ class Chunks:
     """The distinct chunks of a manifest, numbered in the order of their first appearance."""
 
     def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
         self.digests: list[str] = []
         self.lengths: list[int] = []
         self.positions: list[list[tuple[int, int]]] = []
@@ -368,14 +369,14 @@ def changed(name: str) -> OSError:
 class Reader:
     """Reads the chunks of a manifest from a folder that has its files."""
 
-    def __init__(self, root: str, manifest: Manifest, chunks: Chunks) -> None:
-        self._root, self._manifest, self._chunks = root, manifest, chunks
+    def __init__(self, root: str, chunks: Chunks) -> None:
+        self._root, self._chunks = root, chunks
         self._is_file = os.path.isfile(root)
 
     def read(self, number: int) -> bytes:
         """The bytes of a chunk; OSError if they do not match the manifest."""
         index, offset = self._chunks.positions[number][0]
-        name = self._manifest.files[index].path
+        name = self._chunks.manifest.files[index].path
         path = os.fsencode(self._root) if self._is_file else _join(self._root, name)
         try:
             content = read_part(path, offset, self._chunks.lengths[number])
