@@ -198,5 +198,5 @@ def test_a_single_host_has_no_links_to_check(place: Path, monkeypatch: pytest.Mo
     checked.measure(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     (job,) = launches.jobs
     assert job.program.module == "muster.deploy.features.bench.programs.host_speed"
-    wanted = lease_request(job, job.hosts[0], 1, dataclasses.replace(NODE, devices=8))
+    wanted = lease_request(job, 1, dataclasses.replace(NODE, devices=8))
     assert wanted is not None and wanted.gpus == 8, "its rank measures every GPU of the host"

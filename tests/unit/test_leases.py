@@ -72,7 +72,7 @@ def test_a_job_wants_a_gpu_for_each_rank_or_what_its_options_say(
     request_: dict[str, Any], expected: LeaseRequest | None
 ) -> None:
     made = spec(**request_)
-    assert lease_request(made, made.hosts[0], 4, GPUS) == expected
+    assert lease_request(made, 4, GPUS) == expected
 
 
 def test_slurm_leases_the_gpus_of_its_hosts_itself() -> None:
@@ -82,7 +82,7 @@ def test_slurm_leases_the_gpus_of_its_hosts_itself() -> None:
 
 
 def test_a_host_without_gpus_is_asked_for_none() -> None:
-    assert lease_request(spec(), spec().hosts[0], 4, NODE) is None
+    assert lease_request(spec(), 4, NODE) is None
 
 
 SEES_1 = {"CUDA_VISIBLE_DEVICES": "1"}

@@ -54,7 +54,7 @@ class LeaseRequests:
         self._spec, self._cluster, self._emit = start.spec, cluster, start.emit
         counts, facts = start.placement.counts, cluster.facts
         requests = [  # of spares too, so that they can take the place of others
-            (host.name, lease_request(start.spec, host, counts.get(host.name, host.slots), facts[host.name]))
+            (host.name, lease_request(start.spec, counts.get(host.name, host.slots), facts[host.name]))
             for host in start.placement.connected
             if host.name in facts
         ]

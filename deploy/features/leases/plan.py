@@ -10,7 +10,6 @@ from typing import Any
 from ...core.decode import lazy_dataclass
 from ...core.errors import HostError, UsageError
 from ...core.hosts.host_facts import Facts
-from ...core.hosts.hostfile import Host
 from ...core.plan.flags import Options, flag
 from ...core.plan.spec import ALL_GPUS, LaunchSpec
 from ...core.text.terminal import harmless
@@ -102,7 +101,7 @@ class LeaseRequest:
     """The value of the user's own variable, whose GPUs it leases instead."""
 
 
-def lease_request(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> LeaseRequest | None:
+def lease_request(spec: LaunchSpec, ranks: int, facts: Facts) -> LeaseRequest | None:
     """What a job wants of a host; None for nothing.
 
     Without `--gpus` a job gets a GPU for each rank, as far as there are some.
