@@ -85,7 +85,7 @@ def complete(hosts: HostsHere, folder: Path) -> list[str]:
     return [host for host in found if contents(hosts.data(host) / "digits") == contents(folder)]
 
 
-def test_who_calls_right_chunks_wrong_loses_its_own_place_alone(hosts: HostsHere, folder: Path) -> None:
+def test_a_host_that_calls_right_chunks_wrong_is_excluded_alone(hosts: HostsHere, folder: Path) -> None:
     hosts.lies["node2"] = CALLS_THEM_WRONG
     pushed = push(hosts, f"head:{folder}")
     assert errors(pushed) == {"node2": "it reported wrong chunks of node1; they are right, by the check here"}

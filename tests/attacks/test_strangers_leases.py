@@ -200,7 +200,7 @@ def test_no_claim_of_a_user_with_many_is_left_out(
         assert "has 100 files" in free().problem
 
 
-def test_who_asks_later_waits_longer_whatever_its_date(folder: Path, take: Callable[..., Any]) -> None:
+def test_a_later_job_waits_longer_whatever_its_date(folder: Path, take: Callable[..., Any]) -> None:
     take("a", 6)
     assert not take("first", 8).ready
     with stranger(folder, ("claim", f"{claims.CLAIM}1", text(wants=[8, ALL], queued=0.0))):

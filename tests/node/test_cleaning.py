@@ -81,7 +81,7 @@ def test_a_content_that_another_job_has_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lock", ["lock.node1", "run/lock.driver"])
-def test_a_job_that_somebody_holds_is_never_removed(tmp_path: Path, lock: str) -> None:
+def test_a_job_in_use_is_never_removed(tmp_path: Path, lock: str) -> None:
     folder = make_job(tmp_path, "old", b"code")
     descriptor = os.open(folder / lock, os.O_CREAT | os.O_RDWR)
     os.utime(folder / "run", (LONG_AGO, LONG_AGO))
@@ -92,7 +92,7 @@ def test_a_job_that_somebody_holds_is_never_removed(tmp_path: Path, lock: str) -
     assert clean(tmp_path)["removed"] == ["old"]
 
 
-def test_a_content_that_has_just_come_may_be_that_of_a_launch(tmp_path: Path) -> None:
+def test_new_content_may_be_that_of_a_launch(tmp_path: Path) -> None:
     folder = make_job(tmp_path, "job", b"code", old=False)
     (folder / "code.json").unlink()
     clean(tmp_path, older=0)

@@ -93,7 +93,7 @@ def test_an_image_that_a_host_lacks_is_fetched_only_when_that_is_asked(engine: P
     assert asked(engine) == ["image", "image", "pull", "image", "info", "run", "run"]
 
 
-def test_a_host_without_an_engine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_an_engine_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(OSError, match="no docker or podman on PATH; install one of them on the host"):
         look(tmp_path / "home")
@@ -135,7 +135,7 @@ def test_the_engines_own_error_is_the_reason_whatever_docker_logs_after_it(print
     assert last_line(printed).endswith(reason)
 
 
-def test_containers_of_jobs_that_nobody_holds_are_removed(
+def test_containers_of_ended_jobs_are_removed(
     engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Host(tmp_path / "jobs" / "held")
@@ -168,7 +168,7 @@ def images(tmp_path: Path, image: str, *, pull: bool = True) -> list[str]:
     return said
 
 
-def test_hosts_that_lack_the_image_fetch_it_and_the_user_is_told(engine: Path, tmp_path: Path) -> None:
+def test_hosts_that_lack_the_image_fetch_it_and_are_named(engine: Path, tmp_path: Path) -> None:
     said = images(tmp_path, "absent")
     assert said == ["node1, node2: fetching absent"]
 
@@ -182,7 +182,7 @@ def test_an_image_that_cannot_be_fetched_is_quoted_with_what_brings_it(engine: P
     assert str(caught.value).endswith("unknown; bring it from here: muster image.push --image gone")
 
 
-def test_a_registry_that_wants_a_login_is_said_to_want_one(engine: Path, tmp_path: Path) -> None:
+def test_a_registry_that_wants_a_login_is_named(engine: Path, tmp_path: Path) -> None:
     with pytest.raises(UnfitError) as caught:
         images(tmp_path, "private")
     hint = "no basic auth credentials; log in to its registry there (docker login), or bring it from here: "

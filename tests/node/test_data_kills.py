@@ -102,7 +102,7 @@ def check(hosts: HostsHere, folder: Path, sent: int, size: int, kills: int) -> N
 
 
 @pytest.mark.parametrize("end", ["host", "driver"])
-def test_a_push_goes_on_where_an_end_of_it_was_killed(tmp_path: Path, end: str) -> None:
+def test_a_push_resumes_after_an_end_of_it_was_killed(tmp_path: Path, end: str) -> None:
     hosts, folder = HostsHere(tmp_path / "hosts", 1), tmp_path / "folder"
     size = make_folder(folder, 3 * CHUNK, 300)
     first, _ = push(hosts, folder, 2 * CHUNK + 1_000_000, end)

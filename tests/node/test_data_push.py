@@ -136,7 +136,7 @@ def test_a_host_whose_file_was_damaged_is_found_and_repaired(hosts: HostsHere, f
     assert contents(hosts.data("node2") / "digits") == contents(folder)
 
 
-def test_a_host_that_is_lost_costs_its_own_line_and_goes_on_later(hosts: HostsHere, folder: Path) -> None:
+def test_a_lost_host_fails_alone_and_resumes_later(hosts: HostsHere, folder: Path) -> None:
     told: list[int] = []
 
     def strike(done: int, total: int) -> None:

@@ -205,7 +205,7 @@ def test_an_agent_holds_the_environment_of_its_ranks_until_it_ends(home: Path) -
         agent.do_env_hold({"key": KEY[::-1]}, b"")
 
 
-def test_what_is_no_environment_is_neither_removed_nor_told(home: Path) -> None:
+def test_what_is_no_environment_is_neither_removed_nor_listed(home: Path) -> None:
     complete(home)
     (home / "envs" / "cache").mkdir()
     asked = {"keys": ["cache", "..", KEY[::-1]]}
@@ -242,7 +242,7 @@ def test_an_environment_whose_record_was_damaged_does_not_count(home: Path, kind
     assert record(folder) is None
 
 
-def test_the_lock_of_one_environment_keeps_no_other_waiting(home: Path) -> None:
+def test_the_lock_of_one_environment_does_not_block_another(home: Path) -> None:
     complete(home)
     held = lock(home / "envs", KEY, fcntl.LOCK_EX)
     other = lock(home / "envs", KEY[::-1], fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -122,7 +122,7 @@ def test_a_look_locks_nothing(take: Take) -> None:
     assert take("b", 8)["ready"] is False, "the other job looks, so it waits"
 
 
-def test_who_waits_first_is_served_first(take: Take) -> None:
+def test_the_first_job_in_the_queue_is_served_first(take: Take) -> None:
     take("a", 6)
     first = take("first", 8)
     assert first["ready"] is False
@@ -135,7 +135,7 @@ def test_who_waits_first_is_served_first(take: Take) -> None:
     assert numbers(take("late", 1)) == [6]
 
 
-def test_who_waits_for_other_gpus_holds_nobody_up(take: Take) -> None:
+def test_a_job_that_waits_for_other_gpus_blocks_none(take: Take) -> None:
     take("a", 1)
     assert take("first", 0, chosen="0")["ready"] is False
     assert numbers(take("late", 7)) == [1, 2, 3, 4, 5, 6, 7]

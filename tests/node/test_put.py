@@ -72,7 +72,7 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_put_goes_on_where_it_was_interrupted(hosts: HostsHere, file: Path) -> None:
+def test_an_interrupted_put_resumes(hosts: HostsHere, file: Path) -> None:
     interrupted(hosts, file, 2 * KEPT_FROM + 4 * CHUNK_BYTES)
     kept = {host: sum(part.stat().st_size for part in parts(hosts, host)) for host in ("node1", "node2")}
     assert any(kept.values()), "one of them had more than 4 MiB"
@@ -82,7 +82,7 @@ def test_a_put_goes_on_where_it_was_interrupted(hosts: HostsHere, file: Path) ->
         assert parts(hosts, host) == []
 
 
-def test_a_folder_goes_on_in_the_file_where_it_was_interrupted(hosts: HostsHere, folder: Path) -> None:
+def test_an_interrupted_put_of_a_folder_resumes_in_its_file(hosts: HostsHere, folder: Path) -> None:
     interrupted(hosts, folder, 2 * KEPT_FROM + 4 * CHUNK_BYTES)
     sent = send(hosts, folder)
     assert min(sent.values()) <= SIZE - KEPT_FROM

@@ -87,7 +87,7 @@ def test_links_are_measured_by_one_rank_on_each_host_without_the_working_tree(
     assert (place / "page.html").read_text().count("<table") == 2
 
 
-def test_a_host_that_prints_nonsense_ends_the_benchmark_with_3(
+def test_invalid_output_of_a_host_ends_the_benchmark_with_3(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launches = Launches({"links": {**links_of(3), 1: "garbage\n"}})

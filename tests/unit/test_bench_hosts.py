@@ -72,7 +72,7 @@ def test_the_text_has_a_line_for_each_figure_and_names_the_slow() -> None:
         "",
     ],
 )
-def test_a_host_that_prints_nonsense_is_named_and_the_others_stay(line: str) -> None:
+def test_a_host_with_invalid_output_is_named_and_the_others_stay(line: str) -> None:
     found, problems = read("job", "today", ["a", "b"], {0: text(), 1: line + "\n"})
     assert [*problems] == ["b"]
     assert len(found.figures[0]) == len(FIGURES)

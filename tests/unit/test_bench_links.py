@@ -89,7 +89,7 @@ def test_every_rank_tells_the_links_that_begin_at_its_host() -> None:
         ("", "0 of its 2 links"),
     ],
 )
-def test_a_host_that_prints_nonsense_costs_its_own_row_alone(line: str, said: str) -> None:
+def test_a_host_with_invalid_output_loses_only_its_own_row(line: str, said: str) -> None:
     links, problems = read("job", "now", ["a", "b", "c"], {**printed(3), 1: line + "\n"})
     assert [*problems] == ["b"]
     assert said in problems["b"]
@@ -105,7 +105,7 @@ def test_a_rank_that_prints_more_links_than_there_are_is_named() -> None:
 
 
 @pytest.mark.parametrize("line", ["", '{"bench": "links", "ranks": 2, "backend": "../x", "device": "cpu"}'])
-def test_without_a_true_word_about_the_run_there_is_no_result(line: str) -> None:
+def test_without_a_valid_line_about_the_run_there_is_no_result(line: str) -> None:
     with pytest.raises(MusterError, match=r"^a: "):
         read("job", "now", ["a", "b"], {0: line + "\n"})
 

@@ -462,7 +462,7 @@ def test_of_hosts_apart_the_one_in_all_failures_is_blamed(cut: str, blamed: dict
     assert unfit(findings) == blamed.keys()
 
 
-def test_a_host_that_reaches_nobody_and_one_that_accepts_nobody_are_told_apart() -> None:
+def test_a_host_that_reaches_none_differs_from_one_that_none_reaches() -> None:
     cut = dict.fromkeys([("node1", "node2"), ("node1", "node3"), ("node2", "node3")], DROPPED)
     said = {one.host: one.text for one in found(THREE, cut=cut)}
     assert said["node1"].startswith("cannot connect to any other host: node2 at 10.0.0.2")

@@ -207,7 +207,7 @@ def test_the_user_is_the_user(changes: dict[str, Any], expected: tuple[str, ...]
         ({"gpus": "cdi", "engine": "podman"}, ("--device", "nvidia.com/gpu=all")),
     ],
 )
-def test_gpus_come_in_by_what_the_host_has(changes: dict[str, Any], expected: tuple[str, ...]) -> None:
+def test_gpus_are_passed_by_what_the_host_has(changes: dict[str, Any], expected: tuple[str, ...]) -> None:
     assert has(argv(facts={"gpus": 8}, **changes), *expected)
     assert not has(argv(facts={"gpus": 0}, **changes), *expected)
 
@@ -215,7 +215,7 @@ def test_gpus_come_in_by_what_the_host_has(changes: dict[str, Any], expected: tu
 @pytest.mark.parametrize(
     ("engine", "what"), [("docker", "container toolkit"), ("podman", "CDI specification")]
 )
-def test_gpus_that_cannot_come_in_are_an_error_unless_the_ranks_want_none(engine: Any, what: str) -> None:
+def test_gpus_that_cannot_be_passed_are_an_error_unless_the_ranks_want_none(engine: Any, what: str) -> None:
     with pytest.raises(UnfitError, match=f"node1: it has GPUs, but no .*{what}"):
         argv(facts={"gpus": 8}, engine=engine)
     assert "--gpus" not in argv(
@@ -223,7 +223,7 @@ def test_gpus_that_cannot_come_in_are_an_error_unless_the_ranks_want_none(engine
     )
 
 
-def test_devices_for_rdma_and_the_users_own_folders_come_in() -> None:
+def test_devices_for_rdma_and_the_users_own_folders_are_passed() -> None:
     mounts = (Mount("/scratch"), Mount("/nfs/a,b", "/data", read_only=True))
     words = argv(devices=("/dev/infiniband",), spec={"mount": mounts})
     assert has(words, "--device", "/dev/infiniband")

@@ -45,7 +45,7 @@ def finished(folder: Path, content: bytes) -> None:
     draft.finish()
 
 
-def test_a_read_only_file_of_which_a_part_is_right_comes_again_as_a_whole(tmp_path: Path) -> None:
+def test_a_read_only_file_with_a_wrong_part_is_sent_again_as_a_whole(tmp_path: Path) -> None:
     finished(tmp_path / "draft", FIRST + b"another")
     draft = adopted(tmp_path / "draft", FIRST + SECOND)
     assert {*draft.lacking} == {0, 1}

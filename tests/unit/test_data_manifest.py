@@ -66,7 +66,7 @@ def test_a_version_under_repair_is_hardly_away(tmp_path: Path, monkeypatch: pyte
     assert {*seen} == {"whole"}
 
 
-def test_a_draft_that_somebody_else_has_put_there_is_not_touched(tmp_path: Path) -> None:
+def test_a_draft_of_another_user_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious").write_text("mine")
     (tmp_path / ".x.part").symlink_to("other")
@@ -238,7 +238,7 @@ def test_chunks_that_other_hosts_lack_or_have_travel_apart() -> None:
     ]
 
 
-def test_after_an_interruption_the_same_bundle_comes_next() -> None:
+def test_after_an_interruption_the_same_bundle_is_next() -> None:
     lengths = [CHUNK // 3] * 10
     first = list(bundles(lengths, {"a": {*range(10)}}, {}))
     rest = list(bundles(lengths, {"a": {*range(3, 10)}}, {}))

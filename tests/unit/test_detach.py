@@ -54,7 +54,7 @@ def test_a_job_arrives_as_it_left() -> None:
     ("python", "started"),
     [("", [None, ".venv/bin/python", "python3"]), ("python3.12", [None] + ["python3.12"] * 2)],
 )
-def test_the_driver_on_the_head_goes_on_with_the_pythons_of_the_job(
+def test_the_driver_on_the_head_uses_the_pythons_of_the_job(
     monkeypatch: pytest.MonkeyPatch, python: str, started: list[str | None]
 ) -> None:
     """A relative path begins at a home folder, and the head's driver is in another."""
@@ -69,7 +69,7 @@ def test_the_driver_on_the_head_goes_on_with_the_pythons_of_the_job(
     assert ways == started
 
 
-def test_a_job_that_makes_no_sense_is_refused() -> None:
+def test_an_invalid_job_is_refused() -> None:
     with pytest.raises(ValueError, match="expected one of"):
         LaunchSpec.of_json({**make_job().as_json(), "launcher": "sh"}, OPTIONS)
 
@@ -158,7 +158,7 @@ def test_ssh_is_asked_for_nothing_but_a_agent() -> None:
     assert {"BatchMode=yes", "StrictHostKeyChecking=yes"} < set(argv)
 
 
-def test_the_reason_of_ssh_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_of_ssh_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ssh = tmp_path / "ssh"
     ssh.write_text("#!/bin/sh\necho 'Host key verification failed.' >&2\nexit 255\n")
     ssh.chmod(0o700)

@@ -151,7 +151,7 @@ def test_hosts_that_share_a_home_make_it_once(asked: Requirements) -> None:
     assert making == ["node1", "node3"]
 
 
-def test_the_words_of_every_host_that_cannot_make_it_are_quoted(asked: Requirements) -> None:
+def test_the_errors_of_every_host_that_cannot_make_it_are_quoted(asked: Requirements) -> None:
     cluster = cluster_of(APART, {"node2": "Failed to build `broken==1`", "node3": "no space left"})
     with pytest.raises(UnfitError) as failed:
         bringing(asked).provide(cluster)

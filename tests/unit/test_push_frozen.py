@@ -89,7 +89,7 @@ def cluster_of(events: Inbox, channels: Any) -> Any:
 
 
 @pytest.mark.parametrize("frozen", ["node1", "node2", ""])
-def test_a_host_that_freezes_keeps_no_other_from_its_image(tmp_path: Path, frozen: str) -> None:
+def test_a_host_that_freezes_does_not_keep_the_image_from_others(tmp_path: Path, frozen: str) -> None:
     image, events = compressed(saved("old"), DIFF_IDS, tmp_path), Inbox()
     channels = {name: Channel(name, events, frozen=name == frozen) for name in ("node1", "node2", "node3")}
     cluster = cluster_of(events, channels)
@@ -101,7 +101,7 @@ def test_a_host_that_freezes_keeps_no_other_from_its_image(tmp_path: Path, froze
 
 
 @pytest.mark.parametrize("refused", [BLOB_SERVE, IMAGE_OF_HOST], ids=lambda request: request.name)
-def test_a_host_that_is_down_or_refuses_keeps_no_other_from_its_image(
+def test_a_host_that_is_down_or_refuses_does_not_keep_the_image_from_others(
     tmp_path: Path, refused: Request[Any]
 ) -> None:
     image, events = compressed(saved("old"), DIFF_IDS, tmp_path), Inbox()

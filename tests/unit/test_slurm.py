@@ -102,7 +102,7 @@ def test_without_tasks_slots_are_the_gpus_that_slurm_gave_and_steps_name_them(
         ({**THREE, "SLURM_TASKS_PER_NODE": "1(x999999)"}, "does not fit its 3 hosts"),
     ],
 )
-def test_variables_that_make_no_sense_are_refused(variables: dict[str, str], wrong: str) -> None:
+def test_invalid_variables_are_refused(variables: dict[str, str], wrong: str) -> None:
     with pytest.raises(UsageError, match=wrong.replace("(", r"\(")):
         allocation_of(variables, names, lambda job: {})
 
@@ -170,7 +170,9 @@ def test_the_step_of_an_agent_shares_what_the_allocation_has_there() -> None:
         (["--slurm", "--", "--epochs", "3"], {"--slurm": "here", "--args": "--epochs 3"}),
     ],
 )
-def test_slurm_takes_words_that_begin_with_a_dash_or_none(line: list[str], read: dict[str, object]) -> None:
+def test_the_value_of_slurm_may_begin_with_a_dash_or_be_missing(
+    line: list[str], read: dict[str, object]
+) -> None:
     assert parse(["launch", *line]).values == read
 
 
@@ -200,7 +202,7 @@ GRANT = (
 )
 
 
-def test_an_allocation_is_given_back(slurm: Callable[..., None], tmp_path: Path) -> None:
+def test_an_allocation_is_released(slurm: Callable[..., None], tmp_path: Path) -> None:
     slurm(salloc=f"{GRANT}; {RELEASE}; touch {tmp_path}/released", scontrol=SCONTROL)
     with grant.request_allocation(["-N", "2"], {}, lambda line: None, None) as given:
         assert [(host.name, host.slots) for host in given.hosts] == [("n1", 2), ("n2", 2)]
@@ -252,14 +254,14 @@ def test_an_agent_that_ends_leaves_slurms_reason_or_its_own(
     assert text in why_lost(lost)  # not that an SSH connection is gone
 
 
-def test_a_machine_without_srun_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_without_srun_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HostError, match="no srun here: No such file or directory") as refused:
         SrunPipe("7", Host("n1"), "python3", lambda name: "")
     assert refused.value.kind == "slurm.no-srun"
 
 
-def test_the_reason_to_wait_is_told_once_and_a_time_out_quotes_it(slurm: Callable[..., None]) -> None:
+def test_the_reason_to_wait_is_shown_once_and_quoted_after_a_time_out(slurm: Callable[..., None]) -> None:
     slurm(
         salloc='echo "salloc: Pending job allocation 7" >&2; exec sleep 600',
         squeue='echo "PENDING|Resources|2026-11-22T10:00:00"',
@@ -348,7 +350,7 @@ NO_ANSWER = (
     ],
     ids=["released", "not cleaned up", "revoked", "killed", "over", "no controller"],
 )
-def test_an_allocation_is_never_left_without_a_word(
+def test_an_allocation_that_may_remain_is_cancelled_or_named(
     slurm: Callable[..., None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -414,7 +416,7 @@ def test_an_endless_wait_is_an_error(slurm: Callable[..., None], reason: str, no
 PARTITION = "PartitionName=main MaxNodes=4 TotalNodes=8"
 
 
-def test_words_inside_of_an_allocation_are_refused() -> None:
+def test_options_inside_of_an_allocation_are_refused() -> None:
     environ = {"SLURM_JOB_ID": "12"}
     with (
         pytest.raises(UsageError, match="12"),
@@ -426,7 +428,7 @@ def test_words_inside_of_an_allocation_are_refused() -> None:
 NOT_OPTIONS = SlurmOptions(slurm="N 2")
 
 
-def test_words_that_are_no_options_are_refused() -> None:
+def test_values_that_are_no_options_are_refused() -> None:
     with pytest.raises(UsageError, match="options of salloc"), inventory.allocated(NOT_OPTIONS, None):
         pass
 

@@ -77,7 +77,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaunchSpec:
     return LaunchSpec(job=NAME, tree=tree, library=library, **given)
 
 
-def test_the_users_words_come_after_ours_and_before_the_script() -> None:
+def test_the_users_options_follow_ours_and_precede_the_script() -> None:
     argv = Batch(Path("/runs/j"), ("-N", "2", "--signal=B:USR1@300"), "python3").command
     assert argv[:3] == ("sbatch", "--parsable", "--no-requeue")
     assert "--no-kill" not in argv
@@ -283,7 +283,7 @@ def test_options_that_need_hosts_are_refused(slurm: str, given: dict[str, Any], 
         options_for_slurm(LaunchOptions(slurm=slurm, detach=True, **given))
 
 
-def test_a_batch_job_is_a_detached_launch_with_words_of_slurm() -> None:
+def test_a_batch_job_is_a_detached_launch_with_options_of_slurm() -> None:
     assert options_for_slurm(LaunchOptions(slurm="-N 2 -t 60", detach=True)) == ["-N", "2", "-t", "60"]
     assert options_for_slurm(LaunchOptions(slurm="-N 2")) is None
 
@@ -392,7 +392,7 @@ def test_a_job_that_waits_is_stopped_in_the_queue(slurm: Callable[..., None], tm
     assert (ended.state, ended.exit_status, ended.why) == ("stopped", 143, "muster stop, by ml on login")
 
 
-def test_a_driver_on_a_node_is_told_through_slurm(slurm: Callable[..., None], tmp_path: Path) -> None:
+def test_a_driver_on_a_node_gets_its_signal_through_slurm(slurm: Callable[..., None], tmp_path: Path) -> None:
     folder, told = tmp_path / "runs" / NAME, tmp_path / "told"
     result = {"attempt": 0, "ended": 1.0, "exit_status": 143}
     slurm(
@@ -472,7 +472,7 @@ LOST = Failure("host", "silent for 10 s: frozen, or cut off from the network", 3
         ),
     ],
 )
-def test_a_job_goes_on_when_slurm_starts_it_again_or_should(
+def test_a_job_continues_if_slurm_starts_it_again_or_should(
     slurm: Callable[..., None], failure: Failure | None, warned: bool, shows: str, goes_on: bool
 ) -> None:
     config = "RequeueExit = 40-42\\nRequeueExitHold = 99\\n"
@@ -532,7 +532,7 @@ SAVED = Failure("rank", "exit status 75", 75)
         (KeyboardInterrupt(15), "JobState=RUNNING Requeue=1 Restarts=0 Reason=None", "true", False),
     ],
 )
-def test_only_the_end_of_a_job_that_does_not_go_on_is_told_and_cleared_away(
+def test_only_the_last_end_of_a_job_is_reported_and_removes_its_files(
     slurm: Callable[..., None],
     job: LaunchSpec,
     tmp_path: Path,
