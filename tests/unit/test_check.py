@@ -384,7 +384,7 @@ def test_the_ids_are_those_of_the_document() -> None:
         "features/leases",
     )
     sources = [path for folder in folders for path in (ROOT / "deploy" / folder).rglob("*.py")]
-    others = ("core/agent/gpus.py", "features/containers/[dmp]*.py", "features/slurm/[as]*.py")
+    others = ("core/agent/gpus.py", "features/containers/[dmp]*.py", "features/slurm/[ap]*.py")
     sources += [path for name in others for path in (ROOT / "deploy").glob(name)]
     texts = [path.read_text() for path in sources]
     used = {
