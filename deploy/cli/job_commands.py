@@ -162,10 +162,8 @@ def _end(located: LocatedJob, runs: Path, screen: Screen) -> None:
         text = f"verdict.txt is left out: {error}"
     interrupts.decide(state.exit_status)
     lines = text.replace(state.driver_folder, str(folder)).split("\n")
-    position = max(
-        (number for number, line in enumerate(lines) if line.startswith(LOGS)), default=len(lines) - 1
-    )
-    lines.insert(position + 1, f"        page: {folder / PAGE}")
+    after_logs = (number for number, line in enumerate(lines, 1) if line.startswith(LOGS))
+    lines.insert(max(after_logs, default=len(lines)), f"        page: {folder / PAGE}")
     screen.say("\n".join(map(harmless, lines)))
     end_with_page(folder)
     if screen.error:

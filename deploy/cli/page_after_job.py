@@ -15,23 +15,19 @@ PAGE = "report.html"
 
 def end_with_page(folder: Path) -> None:
     """Write the page of a run. An error is a note, and never changes the exit status of the job."""
-    if why := _write(folder):
-        print_note(f"note: no page of {folder.name}: {why}")
-
-
-def _write(folder: Path) -> str:
-    """Write it; returns why that failed, else an empty text."""
+    why = ""
     try:
         from ..features.page.render import write_report
 
         with interrupts.interruptible(), Progress("writing the page"):
             write_report(folder, folder / PAGE)
     except MusterError as error:
-        return str(error)
+        why = str(error)
     except OSError as error:
-        return explain(error)
+        why = explain(error)
     except KeyboardInterrupt:
-        return "interrupted; make it with muster report"
+        why = "interrupted; make it with muster report"
     except Exception as error:  # noqa: BLE001  # also a bug of Muster, or an unexpected record
-        return f"{type(error).__name__}: {error}"
-    return ""
+        why = f"{type(error).__name__}: {error}"
+    if why:
+        print_note(f"note: no page of {folder.name}: {why}")

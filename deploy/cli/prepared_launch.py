@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core import interrupts, waits
 from ..core.connect.cluster import Cluster
+from ..core.connect.fanout import in_thread
 from ..core.job.events import Event, JobEvent, Output, Said, Stage
 from ..core.job.feature import Feature, Features, Start
 from ..core.job.planning import make_plan
@@ -121,11 +122,9 @@ class PreparedLaunch:
 
     def _run(self) -> None:
         """Run the job to its verdict, with run folder and screen."""
-        own = (OnTerminal(self.screen, self.progress), _Decision())
-        packages, timings = self._packages(), self.timings
-        job = job_here(
-            self.spec, self.inventory, Path(self.options.runs), own, packages=packages, timings=timings
-        )
+        own = (OnTerminal(self.screen, self.progress), _End())
+        runs, packages = Path(self.options.runs), self._packages()
+        job = job_here(self.spec, self.inventory, runs, own, packages=packages, timings=self.timings)
         try:
             result = job.run()
         finally:
@@ -142,11 +141,10 @@ class PreparedLaunch:
         from ..core.job.verdict import verdict
         from .page_after_job import PAGE, end_with_page
 
-        screen = self.screen
-        screen.say(verdict(result, folder, "" if folder.unwritten else PAGE))
-        if screen.error:
+        self.screen.say(verdict(result, folder, "" if folder.unwritten else PAGE))
+        if self.screen.error:
             text = harmless_lines(verdict(result, folder))
-            sys.stderr.write(f"{text}\n        note: standard output: {explain(screen.error)}\n")
+            sys.stderr.write(f"{text}\n        note: standard output: {explain(self.screen.error)}\n")
         if folder.unwritten:  # users often ignore standard output after status 0
             print_note(f"note: {folder.path}: the result is missing: {folder.unwritten}")
         end_with_page(folder.path)
@@ -176,12 +174,20 @@ def _detached(job: str, host: str) -> str:
     return f"detached; Muster's driver is on {host}\n        muster attach {job}\n        muster stop {job}"
 
 
-class _Decision(Feature):
-    """After the end of the job, a signal no longer changes its exit status."""
+class _End(Feature):
+    """Loads the page's template while the ranks work; after the job, a signal does not change its status."""
 
     def on_event(self, event: Event) -> None:
+        if isinstance(event, JobEvent) and event.type == "rank.started" and event.rank == 0:
+            in_thread(_load_template)
         if isinstance(event, JobEvent) and event.type == "job.ended" and event.exit_status is not None:
             interrupts.decide(event.exit_status)
+
+
+def _load_template() -> None:
+    from ..features.page.render import template
+
+    template()  # an error comes again when the page is written
 
 
 class OnTerminal(Feature):

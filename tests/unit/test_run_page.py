@@ -5,25 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import jinja2
 import pytest
 
 from muster.deploy.cli.job_lookup import locate, require_logs
 from muster.deploy.cli.page_after_job import end_with_page
 from muster.deploy.cli.shared import RecordOptions
-from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.core.errors import UsageError
 from muster.deploy.core.job.find import LocatedJob, printed
 from muster.deploy.features.page.chart import MOST_POINTS, chart, thinned
 from muster.deploy.features.page.command import Report
 from muster.deploy.features.page.course import course
-from muster.deploy.features.page.render import FOLDER, as_html, run_page, write_report
+from muster.deploy.features.page.render import FOLDER, as_html, run_page
 from muster.deploy.features.page.run_records import Records, read
 from muster.deploy.features.page.timeline import MOST_TEXT
 from muster.deploy.features.why.stragglers import Surroundings, lines, pace_line, stragglers
@@ -57,21 +55,6 @@ class Outline(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once() -> Iterator[None]:
-    """A page compiles its template, which takes 0.1 s; the tests here make hundreds of pages."""
-    compiled, compile_template = dict[str, Any](), jinja2.Environment.compile
-
-    def once(made: jinja2.Environment, source: str, *names: Any) -> Any:
-        if source not in compiled:
-            compiled[source] = compile_template(made, source, *names)
-        return compiled[source]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jinja2.Environment, "compile", once)
-        yield
 
 
 def page_of(records: Records) -> str:
@@ -304,12 +287,6 @@ def test_a_page_that_cannot_be_made_is_a_note(
     while errors:
         end_with_page(folder)
         assert "note: no page of 20261120-120000-abcd: " in capsys.readouterr().err
-
-
-def test_without_jinja2_a_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MusterError, match="pip install jinja2"):
-        write_report(write_run(tmp_path), tmp_path / "page.html")
 
 
 def test_a_program_that_only_prints_its_loss_has_a_curve_of_it(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from ...core.errors import MusterError
 from ...core.job.attempt_record import hidden_values
 from ...core.text.fold import fold, fold_names
 from ...core.text.terminal import harmless_lines, without_colours
@@ -24,9 +25,9 @@ from .run_records import PRINTED, Records, RunRecord, Tail, list_of, number_of, 
 from .timeline import Timeline, timeline
 
 TONES = {"done": "good", "failed": "bad", "stopped": "plain", "running": "active", "lost": "bad"}
+FOLDER = Path(__file__).parent
 LONGEST_PLAN = 40_000
-LOG_CHARACTERS = 220_000
-"""Characters of the last lines of all ranks together."""
+LOG_CHARACTERS = 220_000  # of the last lines of all ranks together
 LONGEST_LINE = 240
 MOST_SLOW = 128
 NONE = "-"
@@ -88,7 +89,6 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
     attempts = course(records, made)
     launch = records.launches[-1] if records.launches else {}
     state = str(records.state.get("state") or records.result.get("state") or "unknown")
-    hosts = [str(host) for host in list_of(records.state.get("hosts"))]
     last = attempts[-1].ranks if attempts else {}
     return RunPage(
         job=str(records.state.get("job") or records.name),
@@ -103,7 +103,7 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
         ranks=tuple(_rank_rows(attempts)),
         curves=_curves(records),
         slow=tuple(_slow(records)),
-        resources=resources(records.samples, hosts),
+        resources=resources(records.samples, [*map(str, list_of(records.state.get("hosts")))]),
         environment=tuple((name, str(value)) for name, value in _pairs(launch.get("env"))),
         versions=tuple(_versions(launch)),
         options=tuple((name, _plain(value)) for name, value in _pairs(launch.get("options")) if value != ""),
@@ -196,13 +196,12 @@ def _curves(records: Records) -> Curves | None:
 
 def _versions(launch: RunRecord) -> Sequence[tuple[str, tuple[tuple[str, str], ...]]]:
     """The properties of the hosts, equal hosts together."""
-    hosts = records_of(launch.get("hosts"))
     described = [
         (
             str(host.get("name")),
             tuple((name, _plain(value)) for name, value in host.items() if name not in {"name", "ranks"}),
         )
-        for host in hosts
+        for host in records_of(launch.get("hosts"))
     ]
     return [(fold_names(names), values) for names, values in fold(described) if values]
 
@@ -291,9 +290,6 @@ def _date(at: float) -> str:
         return "invalid time"
 
 
-FOLDER = Path(__file__).parent
-
-
 def write_report(folder: Path, path: Path) -> Path:
     """Write the page of the run in a folder, for its user alone; returns its path. OSError names the file."""
     html = as_html(run_page(read(folder)))
@@ -302,11 +298,15 @@ def write_report(folder: Path, path: Path) -> Path:
 
 
 def as_html(page: RunPage) -> str:
-    """The page as text. `MusterError` if jinja2 is not installed."""
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined  # optional
-    except ImportError:
-        raise MusterError("a page needs jinja2, which is not installed here: pip install jinja2") from None
+    """The page as text."""
+    return str(template().render(page=page, style=(FOLDER / "style.css").read_text()))
+
+
+@cache
+def template() -> Any:
+    """The page without a run: to load it takes longer than to fill it in."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     made = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -317,4 +317,4 @@ def as_html(page: RunPage) -> str:
         finalize=lambda value: harmless_lines(value) if type(value) is str else value,
     )
     made.filters |= {"duration": duration, "number": number}
-    return made.get_template("run.html").render(page=page, style=(FOLDER / "style.css").read_text())
+    return made.get_template("run.html")
