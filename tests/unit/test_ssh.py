@@ -52,21 +52,6 @@ def test_what_ssh_would_do_is_done(tmp_path: Path) -> None:
     assert (route.connect_seconds, route.host_key_alias) == (3, "the-node")
 
 
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with keys and files of known hosts of every kind."""
-    folder = tmp_path_factory.mktemp("keys")
-    lines = {"rules": "@cert-authority *", "revoked": "@revoked other", "pattern": "node?", "not": "!n"}
-    for word, names in lines.items():
-        (folder / f"known-{word}").write_text(f"plain {KEY}\n{names} {KEY}\n")
-    for name, secret in (("plain", ""), ("encrypted", "secret"), ("certified", ""), ("of-an-agent", "")):
-        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", secret, "-f", str(folder / f"key-{name}")]
-        subprocess.run(make, check=True)
-    (folder / "key-certified-cert.pub").touch()
-    (folder / "key-of-an-agent").unlink()
-    return folder
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -75,23 +60,19 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "KnownHostsCommand /bin/false",
         "RevokedHostKeys /dev/null",
         "CertificateFile ~/x",
-        "IdentityFile ~/.ssh/of-%h",
-        "IdentityFile ${HOME}/x",
-        *(
-            f"IdentitiesOnly yes\n  IdentityFile key-{kind}"
-            for kind in ("encrypted", "certified", "of-an-agent")
-        ),
         "IdentityAgent /run/agent",
         *(f"UserKnownHostsFile known-{word}" for word in ("rules", "revoked", "pattern", "not")),
     ],
 )
-def test_ssh_itself_logs_in_if_needed(
-    keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
-) -> None:
+def test_ssh_itself_logs_in_if_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str) -> None:
     monkeypatch.setattr(openssh, "OpenSshPipe", lambda host, python, ssh_config: "ssh")
     monkeypatch.setattr(ssh, "SshPipe", lambda route, python: "paramiko")
-    options = options.replace(" known-", f" {keys}/known-").replace(" key-", f" {keys}/key-")
-    plain = f"Host *\n  IdentityFile {keys}/key-plain\n"
+    lines = {"rules": "@cert-authority *", "revoked": "@revoked other", "pattern": "node?", "not": "!n"}
+    for word, names in lines.items():
+        (tmp_path / f"known-{word}").write_text(f"plain {KEY}\n{names} {KEY}\n")
+    (tmp_path / "key-plain").touch()
+    options = options.replace(" known-", f" {tmp_path}/known-")
+    plain = f"Host *\n  IdentityFile {tmp_path}/key-plain\n"
     (tmp_path / "config").write_text(f"Host node1\n  {options}\n{plain}")
     access = Access(ssh_config=str(tmp_path / "config"))
     ways: list[object] = [access.open(Host("node1")), access.open(Host("node2"))]

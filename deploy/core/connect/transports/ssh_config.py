@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import pwd
@@ -45,7 +44,7 @@ class Route:
     missing_identities: tuple[str, ...]
     """The identity files that the configuration names and that do not exist."""
     plain: bool
-    """Whether paramiko can log in there: with key files alone, and no more than the settings above.
+    """Whether paramiko may log in there: with key files, and no more than the settings above.
 
     Else the OpenSSH client does it.
     """
@@ -110,9 +109,9 @@ def _route(name: str, answer: str) -> Route:
     by_default = all(re.fullmatch(r"~/\.ssh/id_\w+", path) for path in identities)
     found = tuple(path for path in paths(identities) if _is_file(path) or _is_file(f"{path}.pub"))
     known_hosts_files = tuple(filter(_is_file, paths(shlex.split(known_hosts))))
-    has_tokens = any("%" in path or "${" in path for path in (*identities, known_hosts))
+    has_tokens = "%" in known_hosts or "${" in known_hosts
     asks_agent = setting("identitiesonly") != "yes" and _has_agent(settings.get("identityagent", [""])[0])
-    has_keys = 0 < len(found) <= MOST_KEYS and all(map(_is_usable, found))
+    has_keys = 0 < len(found) <= MOST_KEYS
     has_rules = any(map(setting, OF_SSH)) or any(map(_has_rules, known_hosts_files))
     return Route(
         hostname=setting("hostname") or name,
@@ -162,18 +161,6 @@ def _is_file(path: str) -> bool:
 def _has_agent(named: str) -> bool:
     """Whether ssh asks an agent for keys: the one that IdentityAgent names, or that of the environment."""
     return named != "none" and bool(named not in {"", "SSH_AUTH_SOCK"} or os.environ.get("SSH_AUTH_SOCK"))
-
-
-def _is_usable(path: str) -> bool:
-    """Whether a file has a private key of no hardware, without passphrase and certificate (PROTOCOL.key)."""
-    with contextlib.suppress(OSError, ValueError):
-        text = "" if _is_file(f"{path}-cert.pub") else Path(path).read_text()
-        begin, _, rest = text.partition("\n")
-        if "OPENSSH PRIVATE KEY" not in begin:
-            return "PRIVATE KEY" in begin and "ENCRYPTED" not in text
-        content = base64.b64decode(rest.partition("-----")[0])
-        return content.startswith(b"openssh-key-v1\0\0\0\0\x04none") and b"\0sk-" not in content[:100]
-    return False
 
 
 class KnownHosts(NamedTuple):
