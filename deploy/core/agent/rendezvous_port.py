@@ -95,30 +95,27 @@ class RendezvousPort:
     """Tests how hosts reach the head, and each other."""
 
     def __init__(self) -> None:
-        self._rendezvous: ReservedPort | None = None
-        self._probe: ReservedPort | None = None
+        self._opened: dict[bool, ReservedPort] = {}
+        """The port of the ranks (False), and the port for tests (True)."""
 
     def do_open_port(self, request: Frame, payload: bytes) -> Frame:
         """Reserve a port here for the ranks to meet, and let others prove that they reach it.
 
         `probe`: a port beside the job's own, only to test whether others reach this host.
         """
-        if earlier := self._probe if request["probe"] else self._rendezvous:
+        probe = request["probe"]
+        if earlier := self._opened.pop(probe, None):
             earlier.close()
         try:
-            opened = ReservedPort(request["nonce"])
+            self._opened[probe] = ReservedPort(request["nonce"])
         except OSError as error:
             return {"refused": error.strerror or str(error)}
-        if request["probe"]:
-            self._probe = opened
-        else:
-            self._rendezvous = opened
-        return {"port": opened.port}
+        return {"port": self._opened[probe].port}
 
     def do_free_port(self, request: Frame, payload: bytes) -> Frame:
         """Let rank 0 listen at the port, which stays reserved."""
-        if self._rendezvous:
-            self._rendezvous.stop_listening()
+        if port := self._opened.get(False):
+            port.stop_listening()
         return {}
 
     def do_reach(self, request: Frame, payload: bytes) -> Frame:
