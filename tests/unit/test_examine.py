@@ -20,7 +20,7 @@ from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.pipe import LostError, Pipe
-from muster.deploy.core.connect.requests import FACTS, MODULES, TIME, Request, Time
+from muster.deploy.core.connect.requests import FACTS, LOAD, TIME, Request, Time
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
@@ -303,7 +303,7 @@ def test_another_request_with_a_payload_does_not_excuse_a_silence() -> None:
     channel = Channel("node1", Simulated({}, thought.wait), Inbox())
     channel.post(FACTS)
     time.sleep(0.2)
-    channel.post(MODULES, b"code")
+    channel.post(LOAD, b"code")
     assert channel.silent_for() >= 0.2
     thought.set()
 

@@ -121,16 +121,13 @@ class Agent:
         """The time of day, and of the monotonic clock."""
         return {"time": time.time(), "steady": steady()}
 
-    def do_modules(self, request: Frame, payload: bytes) -> Frame:
-        """Add modules that arrive after the start (core/agent/importer.py)."""
-        for finder in sys.meta_path:
-            if hasattr(finder, "add"):
-                finder.add(json.loads(zlib.decompress(payload)))
-        return {}
-
     def do_load(self, request: Frame, payload: bytes) -> Frame:
-        """Begin to import the handlers that answer these requests."""
-        self.handlers.import_ahead(request["words"])
+        """Begin to import the handlers that answer these requests; their modules may come with this one."""
+        for finder in sys.meta_path if payload else ():
+            if hasattr(finder, "add"):  # core/agent/importer.py
+                finder.add(json.loads(zlib.decompress(payload)))
+        modules = [HANDLERS[word].module for word in request["words"]]
+        threading.Thread(target=_import, args=(modules,), daemon=True).start()
         return {}
 
     def send(self, frame: Frame, payload: bytes = b"") -> None:
@@ -181,11 +178,6 @@ class Handlers:
         """Pass a signal of the user or a scheduler on to the ranks here; returns whether there are any."""
         supervisor = self._loaded.get("JobSupervisor")
         return bool(supervisor and supervisor.signal_ranks(number))
-
-    def import_ahead(self, requests: list[str]) -> None:
-        """Import the handlers that answer these requests, in a thread, before the requests come."""
-        modules = [HANDLERS[request].module for request in requests]
-        threading.Thread(target=_import, args=(modules,), daemon=True).start()
 
     def close(self) -> None:
         """Close the handlers that have processes or temporary files; the job first."""

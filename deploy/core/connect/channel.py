@@ -26,15 +26,13 @@ from .bootstrap import Noise, await_greeting, is_swallowed, late_source, remedy_
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe, SilentError, send_source
 from .reports import BUSY, Event, Lost, Report, of_frame, room
-from .requests import MODULES, TIME, Answer, Request, Time
+from .requests import LOAD, TIME, Answer, Request, Time
 from .silence import (
     FROZEN,
     SILENCE_SECONDS,
     TOGETHER_SECONDS,
-    BusyReports,
     Clocks,
     Sign,
-    explain_stuck,
     losses,
     standstill,
 )
@@ -74,6 +72,7 @@ NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, bu
 SWALLOWED = "start-up files of that login's shell (~/.bashrc) read the input of the agent"
 KEEP_OUT = "let them read nothing, and start no other shell, where there is no terminal: [ -t 0 ]"
 DISTRUST = "check the host and its Python installation"
+STUCK = "does a disk or network file system there not answer? df -h, dmesg; then the same command again"
 
 Silence = Callable[[], Mapping[str, SilentError]]
 """Gives the hosts that are silent, each with the reason."""
@@ -115,10 +114,11 @@ class Channel:
         """Seconds to add to a time of this host's steady clock to convert it to the driver's (`now`)."""
         self.planned: frozenset[int] = frozenset()
         """The ranks that a job has on this host, which answers for no others (`expect_ranks`)."""
-        self._heard = self._asked = self._answered = time.monotonic()
+        self._heard = self._asked = self._answered = self._worked = time.monotonic()
+        self._cpu: object = 0.0
+        """The processor time of the agent's thread, by its last busy report. A host may lie about it."""
         self._unanswered = 0
         """Bytes of reports since the last answer or busy report."""
-        self._busy = BusyReports(self._heard)
         self._pipe, self._events = pipe, events
         self._numbers = itertools.count()
         self._posting = threading.Lock()
@@ -138,7 +138,7 @@ class Channel:
             handler = HANDLERS.get(name)
             if handler in ON_DEMAND and handler.module not in self._sent:
                 self._sent.add(handler.module)
-                self.post(MODULES, late_source(name))
+                self.post(LOAD, late_source(name), words=[name])
         number = next(self._numbers)
         if not self._waiting:
             self._asked = time.monotonic()
@@ -181,7 +181,8 @@ class Channel:
                 raise loss
             if not future.done() and (stuck := self.is_stuck()):
                 self.give_up()
-                raise LostError(*explain_stuck(stuck), host=self.host)
+                text = f"its agent has been busy for {stuck:.0f} s and did nothing"
+                raise LostError(text, STUCK, host=self.host)
             if not future.done() and time.monotonic() >= deadline:
                 raise LostError(f"no answer within {seconds:.0f} s", FROZEN, host=self.host)
 
@@ -208,7 +209,7 @@ class Channel:
         """The seconds for which the agent has not worked on a long request that is due; 0 if it works."""
         oldest = next((pending.request for pending in [*self._waiting.values()]), None)  # it answers in order
         seconds = (oldest and oldest.stuck_after) or 0.0
-        return seconds if seconds and self._busy.is_stuck(self._asked, time.monotonic(), seconds) else 0.0
+        return seconds if seconds and time.monotonic() - max(self._worked, self._asked) > seconds else 0.0
 
     def excuse_silence(self) -> None:
         """Count the silence of this host from now on: this process has not listened."""
@@ -264,15 +265,16 @@ class Channel:
     def _take(self, frame: Frame, payload: bytes, size: int) -> None:
         if "reply" in frame:
             self._answer(frame, payload)
-            self._busy.answered(self._heard)
+            self._worked = self._heard
         elif frame.get("event") == BUSY:
-            self._busy.hear(frame.get("cpu"), self._heard)
-        if "reply" in frame or frame.get("event") == BUSY:
-            self._answered, self._unanswered = time.monotonic(), 0
+            if (cpu := frame.get("cpu", self._cpu)) != self._cpu:  # a new thread begins at 0
+                self._cpu, self._worked = cpu, self._heard
         else:
             report = of_frame(frame, payload)
             self._require_answers(size + len(payload) + OVERHEAD)
             self._events.put(Event(self.host, report, size + len(payload)))
+            return
+        self._answered, self._unanswered = time.monotonic(), 0
 
     def _require_answers(self, size: int) -> None:
         """ValueError for a host that keeps reporting, and never answers."""

@@ -129,7 +129,6 @@ class HostsReached:
 
 TIME = Request("time", Time)
 LOAD = Request("load", Nothing)
-MODULES = Request("modules", Nothing)
 FACTS = Request("facts", Facts)
 OPEN_PORT = Request("open_port", OpenPort)
 FREE_PORT = Request("free_port", Nothing)

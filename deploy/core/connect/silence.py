@@ -103,35 +103,3 @@ def standstill(last: Clocks, clocks: Clocks) -> Standstill | None:
     if gap < STANDSTILL_SECONDS:
         return None
     return Standstill(last.steady, clocks.steady, machine=gap - awake > gap / 2)
-
-
-class BusyReports:
-    """Judges whether an agent works on a request that may take hours, or only reports that it is busy.
-
-    By the processor time of its thread, as its busy reports give it; a host may lie about it. Times are of
-    this machine's monotonic clock.
-    """
-
-    def __init__(self, at: float) -> None:
-        self._cpu, self._at = 0.0, at
-
-    def answered(self, at: float) -> None:
-        """An answer has come."""
-        self._at = at
-
-    def hear(self, cpu: object, at: float) -> None:
-        """Note the processor time of a busy report."""
-        if isinstance(cpu, int | float) and cpu != self._cpu:  # a new thread begins at 0
-            self._cpu, self._at = cpu, at
-
-    def is_stuck(self, asked: float, at: float, seconds: float) -> bool:
-        """Whether the agent has done nothing for so long."""
-        return at - max(self._at, asked) > seconds
-
-
-def explain_stuck(seconds: float) -> tuple[str, str]:
-    """The fault of such a host, and the remedy."""
-    return (
-        f"its agent has been busy for {seconds:.0f} s and did nothing",
-        "does a disk or network file system there not answer? df -h, dmesg; then the same command again",
-    )

@@ -12,7 +12,7 @@ from .handler import Handler
 TERM_TO_RANKS = "term-to-ranks"
 """An argument of the agent, for hosts whose scheduler sends SIGTERM first: ranks may save until SIGKILL."""
 AT_START = (
-    Handler("core.agent.main", "Agent", "", {"": "time load modules"}, quick="time"),
+    Handler("core.agent.main", "Agent", "", {"": "time load"}, quick="time"),
     Handler("core.agent.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),
     Handler("core.agent.rendezvous_port", "RendezvousPort", "", {"": "open_port free_port reach"}),
     Handler("core.wire.files", "Files", "", {"cannot read the file": "file_part"}),
