@@ -271,9 +271,7 @@ def test_one_in_use_that_is_not_complete_is_made_again(program: ModuleType, tmp_
     assert state(program) == ("one", ["one-again"])
 
 
-def test_torch_comes_from_its_own_index_alone_and_the_rest_from_the_other(
-    program: ModuleType, tmp_path: Path
-) -> None:
+def test_torch_comes_from_its_index_and_the_rest_from_another(program: ModuleType, tmp_path: Path) -> None:
     made(program, index="https://example/simple")
     _, torch, rest = calls(tmp_path)
     assert torch[0].endswith("--no-deps --only-binary :all: torch==2.13.0")

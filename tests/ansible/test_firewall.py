@@ -58,9 +58,7 @@ SOME = {"handle": 7, "expr": [{"match": {"op": "==", "left": {}, "right": 22}}, 
     ],
     ids=["policy", "last rule", "a rule", "our jump", "one port", "open", "forward", "bridge", "no hook"],
 )
-def test_a_chain_is_known_by_what_turns_everybody_away_and_by_our_jump(
-    entries: list[dict[str, Any]], names: list[str]
-) -> None:
+def test_a_chain_is_known_by_its_refusal_and_jump(entries: list[dict[str, Any]], names: list[str]) -> None:
     assert [found.name for found in firewall.nft_chains({"nftables": entries})] == names
 
 

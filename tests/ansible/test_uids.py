@@ -94,9 +94,7 @@ def test_two_accounts_have_two_uids() -> None:
     ],
     ids=["taken", "a shared home of two UIDs", "the home of another", "none is free"],
 )
-def test_what_keeps_an_account_from_its_home_is_refused_with_what_to_do(
-    accounts: list[dict[str, Any]], wanted: str, said: str
-) -> None:
+def test_an_account_without_its_home(accounts: list[dict[str, Any]], wanted: str, said: str) -> None:
     assert chosen(*accounts, wanted=wanted)[1][1] == said
 
 

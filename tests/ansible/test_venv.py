@@ -109,9 +109,7 @@ def index(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
         server.shutdown()
 
 
-def test_bare_hosts_train_in_environments_from_an_index_and_from_wheels_that_are_brought(
-    index_and_wheels: Hosts, tmp_path: Path, bare: dict[str, set[str]]
-) -> None:
+def test_hosts_train_in_venvs(index_and_wheels: Hosts, tmp_path: Path, bare: dict[str, set[str]]) -> None:
     hosts = index_and_wheels
     done = hosts.play("setup")
     assert done.status == 0, done.text

@@ -87,9 +87,7 @@ def detached(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", FORGED)
 @pytest.mark.parametrize("where", ["here", "detached from here"])
-def test_a_record_of_this_machine_wins(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], where: str, name: str
-) -> None:
+def test_own_record_wins(cluster: Cluster, capsys: pytest.CaptureFixture[str], where: str, name: str) -> None:
     cluster.forge(name)
     if where == "here":
         cluster.run(cluster.folder / "runs")

@@ -167,9 +167,7 @@ def test_a_right_claim_is_shown_with_the_owner_of_its_file(folder: Path, take: C
     assert take("b", 3).beside == ()
 
 
-def test_the_lock_of_a_stranger_does_not_keep_a_dead_claim_alive(
-    folder: Path, take: Callable[..., Any]
-) -> None:
+def test_a_strangers_lock_keeps_no_dead_claim_alive(folder: Path, take: Callable[..., Any]) -> None:
     words = [sys.executable, "-c", HOLDS, str(folder), repr(wanted("a", 8))]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
         assert agent.stdout

@@ -76,9 +76,7 @@ def test_a_shared_connection_serves_every_command(project: Project, own_config: 
             master(node, "exit")
 
 
-def test_a_host_with_a_certificate_is_known_by_its_authority(
-    project: Project, own_config: Path, cluster: Cluster
-) -> None:
+def test_a_certificate_is_known(project: Project, own_config: Path, cluster: Cluster) -> None:
     started = cluster.exec("node1", ["sh", "-c", CERTIFIED])
     assert started.returncode == 0, started.stderr
     pid, authority = started.stdout.split("\n", 1)

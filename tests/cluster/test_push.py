@@ -198,9 +198,7 @@ def push_and_lose(engines: Engines, lost: str, monkeypatch: pytest.MonkeyPatch) 
         return ImageTransfer(hosts, image, saved, lambda done, total: None).push(lacking, {})
 
 
-def test_an_image_comes_to_every_host_once_and_a_push_resumes_after_a_loss(
-    engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_push_comes_and_resumes(engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = make_images(tmp_path)
     engines.docker("node1", "load", stdin=docker("save", IMAGE))
     engines.docker("node2", "load", stdin=docker("save", OLDER))

@@ -247,9 +247,7 @@ def test_the_temporary_folder_of_a_job_goes_with_it(host: Host) -> None:
     assert not folder.exists()
 
 
-def test_what_a_killed_agent_has_left_goes_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_agent_takes_what_a_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as place:
         monkeypatch.setenv("TMPDIR", place)
         killed = Host(tmp_path / "jobs" / "first")

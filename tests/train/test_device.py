@@ -30,9 +30,7 @@ def _sees(monkeypatch: pytest.MonkeyPatch, count: int, kind: str = "cuda") -> Mo
 
 @pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
 @pytest.mark.parametrize(("count", "number"), [(2, 1), (8, 1), (1, 0)])
-def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_sees(
-    monkeypatch: pytest.MonkeyPatch, backend: str, count: int, number: int
-) -> None:
+def test_a_rank_takes_its_gpu(monkeypatch: pytest.MonkeyPatch, backend: str, count: int, number: int) -> None:
     seen = _sees(monkeypatch, count)
     device = device_for(backend, SECOND)
     assert device == torch.device("cuda", number)

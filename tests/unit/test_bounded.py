@@ -120,9 +120,7 @@ def test_a_file_of_many_small_values_is_not_made_into_them(tmp_path: Path, loade
     assert max(loaded) < LONGEST_LINE
 
 
-def test_many_files_have_one_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[int]
-) -> None:
+def test_files_share_one_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[int]) -> None:
     monkeypatch.setattr(records, "MOST_MEMORY", 100_000)
     folder = write_run(tmp_path)
     for attempt in range(1, 20):

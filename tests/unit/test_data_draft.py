@@ -135,9 +135,7 @@ def test_the_folders_above_all_files_are_never_in_memory_at_once(tmp_path: Path)
         tracemalloc.stop()
 
 
-def test_the_files_of_a_set_are_synced_before_its_name_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_a_set_are_synced_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a power cut could leave a set in place whose files are empty: pushes and ranks do not read it."""
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a").write_bytes(b"bytes")

@@ -281,9 +281,7 @@ def test_a_download_trusts_the_authorities_that_uv_trusts(
     assert trusted == [file]
 
 
-def test_a_refused_download_names_the_file_for_the_login(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_download_names_the_login_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """uv reads a password from the address of an index, and writes no password into a lock."""
     answer = requests.Response()
     answer.status_code, answer.url, answer.raw = 401, URL, io.BytesIO()

@@ -140,9 +140,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> Hosts:
     return Hosts(make_plan("node[1-2] slots=2"))
 
 
-def test_hosts_hear_of_a_driver_whose_terminal_takes_no_output(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_hear_of_a_driver_with_a_full_terminal(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after Ctrl-S, or in a pager that is not read. They end a job whose driver is silent."""
     monkeypatch.setattr(loop, "PING_SECONDS", 0.01)
     asked, heard = hosts.channels["node2"].asked, list[bool]()

@@ -371,9 +371,7 @@ def test_a_job_of_another_terminal_is_not_stopped_from_here(tmp_path: Path) -> N
     os.close(lock)
 
 
-def test_only_a_second_stop_kills_a_driver_that_still_fetches_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_second_stop_kills_a_fetching_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, clock, killed = make_run(tmp_path), [0.0], list[float]()
     descriptor = hold(run)
 

@@ -14,10 +14,18 @@ SEEDS = range(3)
 NO_CLOCKS: dict[str, HostClock] = {}
 
 
-def paced(run: Run, clocks: dict[str, HostClock] = NO_CLOCKS) -> Pace:
-    found = pace(run.arriving(), clocks)
-    assert found is not None
+def pace_of(ranks: list[Arriving], clocks: dict[str, HostClock] = NO_CLOCKS) -> Pace:
+    found = pace(ranks, clocks)
+    assert found
     return found
+
+
+def paced(run: Run, clocks: dict[str, HostClock] = NO_CLOCKS) -> Pace:
+    return pace_of(run.arriving(), clocks)
+
+
+def late_of(ranks: list[Arriving]) -> list[int]:
+    return [rank.rank for rank in pace_of(ranks).late]
 
 
 def late(run: Run, clocks: dict[str, HostClock] = NO_CLOCKS) -> list[int]:
@@ -129,12 +137,8 @@ def test_another_part_of_the_program_before_changes_nothing() -> None:
     for seed in SEEDS:
         earlier = Run(3, 40, lambda rank, _, part: 0.04 * (rank == 1), (GRADIENTS, LOSS) * 2, seed=seed)
         later = Run(3, 30, lambda rank, _, part: 0.04 * (rank == 2 and part == 0), BUCKETS[:2], seed=seed)
-        found = pace(follow(earlier, later))
-        assert found
-        assert [rank.rank for rank in found.late] == [2], seed
-        balanced = pace(follow(earlier, replace(later, slower=lambda rank, step, part: 0.0)))
-        assert balanced
-        assert not balanced.late
+        assert late_of(follow(earlier, later)) == [2], seed
+        assert late_of(follow(earlier, replace(later, slower=lambda rank, step, part: 0.0))) == []
 
 
 def follow(earlier: Run, later: Run) -> list[Arriving]:
@@ -174,9 +178,7 @@ def test_only_collectives_that_every_rank_has_come_to_count() -> None:
     (track,) = ranks[0].arrivals.tracks
     shorter = replace(track, seqs=track.seqs[:-5], at=track.at[:-5], sites=track.sites[:-5])
     ranks[0] = replace(ranks[0], arrivals=replace(ranks[0].arrivals, tracks=(shorter,)))
-    found = pace(ranks)
-    assert found
-    assert [rank.rank for rank in found.late] == [2]
+    assert late_of(ranks) == [2]
 
 
 def test_where_ranks_have_nothing_in_common_there_is_no_pace() -> None:
@@ -196,9 +198,7 @@ def test_the_count_of_the_backend_is_compared_where_it_has_more_than_the_calls()
         replace(rank, arrivals=replace(rank.arrivals, tracks=(*call.arrivals.tracks, *rank.arrivals.tracks)))
         for rank, call in zip(ranks, calls, strict=True)
     ]
-    found = pace(both)
-    assert found
-    assert [rank.rank for rank in found.late] == [1]
+    assert late_of(both) == [1]
 
 
 def test_groups_of_one_name_but_other_ranks_do_not_wait_for_each_other() -> None:
@@ -210,10 +210,8 @@ def test_groups_of_one_name_but_other_ranks_do_not_wait_for_each_other() -> None
         at = tuple(time + later * second for time in track.at)
         own = replace(track, ranks="2-3" if second else "0-1", at=at)
         ranks.append(replace(rank, arrivals=replace(rank.arrivals, tracks=(own,))))
-    found = pace(ranks)
-    assert found
-    assert not found.late
-    assert {rank.rank for rank in found.ranks} in ({0, 1}, {2, 3})
+    assert late_of(ranks) == []
+    assert {rank.rank for rank in pace_of(ranks).ranks} in ({0, 1}, {2, 3})
 
 
 def test_lists_of_different_lengths_from_a_host_are_no_error() -> None:
@@ -222,9 +220,7 @@ def test_lists_of_different_lengths_from_a_host_are_no_error() -> None:
     bad = replace(track, at=track.at[:30], sites=(9999,) * 40)
     ranks[0], ranks[1] = ranks[1], ranks[0]
     ranks[0] = replace(ranks[0], arrivals=replace(ranks[0].arrivals, tracks=(bad,)))
-    found = pace(ranks)
-    assert found
-    assert not found.late
+    assert late_of(ranks) == []
 
 
 def test_hundreds_of_ranks_are_judged_as_three_are() -> None:

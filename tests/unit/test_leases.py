@@ -68,9 +68,7 @@ def lease(*numbers: int, **more: Any) -> Lease:
         ({"env": NO_GPUS}, None),
     ],
 )
-def test_a_job_wants_a_gpu_for_each_rank_or_what_its_options_say(
-    request_: dict[str, Any], expected: LeaseRequest | None
-) -> None:
+def test_a_job_wants_gpus_as_it_says(request_: dict[str, Any], expected: LeaseRequest | None) -> None:
     made = spec(**request_)
     assert lease_request(made, 4, GPUS) == expected
 
@@ -329,9 +327,7 @@ def chosen(which: OnDrained, include: str = "") -> dict[str, int]:
         return {host.name: host.slots for host in inventory.hosts}
 
 
-def test_a_drained_host_is_named_with_the_user_and_the_reason(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_drained_host_is_named_with_user_and_reason(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = run(HostsDrain(name=("node[1-2]",), why="Xid\n79"), capsys)
     assert [each.partition(" is drained since ")[0] for each in line.splitlines()] == ["node1", "node2"]
     assert line.splitlines()[0].endswith(": Xid 79")
@@ -372,9 +368,7 @@ def test_a_damaged_record_is_an_error_and_not_an_empty_one(file: Path) -> None:
             chosen("leave out")
 
 
-def test_a_launch_leaves_drained_hosts_out_and_a_check_takes_those_that_are_named(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_launch_leaves_drained_hosts_out(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drained.change(file, lambda entries: (FAN,))
     assert chosen("leave out") == {"node1": 8, "node3": 1}
     notes = capsys.readouterr().err
@@ -401,9 +395,7 @@ def test_the_table_of_free_gpus_shows_who_drained_the_host() -> None:
     ]
 
 
-def test_a_drained_host_that_does_not_answer_is_no_error_of_free(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_drained_host_that_is_silent_is_no_error(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("localhost slots=2\nnode2.invalid slots=8\n")
     with pytest.raises(Exit) as raised:
         execute(Free())

@@ -294,17 +294,13 @@ def test_a_connection_that_this_side_has_closed_is_explained_too(route: Written,
 
 
 @pytest.mark.parametrize("known", ["HOST {0}", "HOST {0}\nHOST {1}", "HOST {1}\nHOST {0}"])
-def test_a_key_that_is_pinned_is_taken_also_one_of_several(
-    route: Written, host_key: str, tmp_path: Path, known: str
-) -> None:
+def test_one_pinned_key_of_many_is_taken(route: Written, host_key: str, tmp_path: Path, known: str) -> None:
     route(known.format(host_key, make_key(tmp_path / "other")), "")
     with contextlib.closing(opened(tmp_path)) as pipe:
         assert pipe.reader.readline() == GREETING
 
 
-def test_a_key_that_is_not_pinned_is_refused_by_both_clients(
-    route: Written, host_key: str, tmp_path: Path
-) -> None:
+def test_an_unpinned_key_is_refused_by_both_clients(route: Written, host_key: str, tmp_path: Path) -> None:
     other = make_key(tmp_path / "other")
     for known, kind in ((f"HOST {other}", "changed"), (f"HOST0 {host_key}", "unknown")):
         with pytest.raises(NotLoggedInError):
@@ -313,9 +309,7 @@ def test_a_key_that_is_not_pinned_is_refused_by_both_clients(
 
 
 @pytest.mark.parametrize("listed", [False, True], ids=["in known_hosts", "in RevokedHostKeys"])
-def test_a_revoked_key_is_refused_although_it_is_pinned(
-    route: Written, host_key: str, tmp_path: Path, listed: bool
-) -> None:
+def test_a_revoked_key_is_refused(route: Written, host_key: str, tmp_path: Path, listed: bool) -> None:
     route(
         f"HOST {host_key}\n" + ("" if listed else f"@revoked * {host_key}\n"),
         f"  RevokedHostKeys {tmp_path}/host.pub" if listed else "",

@@ -151,9 +151,7 @@ def test_a_check_prints_the_proof_of_the_image_below_its_size_and_versions(
 
 
 @pytest.mark.parametrize(("status", "output"), [(127, "exec: no such file"), (2, ""), (1, "\n")])
-def test_an_image_without_a_proof_is_refused(
-    monkeypatch: pytest.MonkeyPatch, status: int, output: str
-) -> None:
+def test_a_lack_of_proof_is_refused(monkeypatch: pytest.MonkeyPatch, status: int, output: str) -> None:
     monkeypatch.setattr(capabilities, "LocalEngine", Engine)
     monkeypatch.setattr(Engine, "status", status)
     monkeypatch.setattr(Engine, "output", output)

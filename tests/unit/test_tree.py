@@ -374,9 +374,7 @@ def removing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["new.tmp", "link"])
 @pytest.mark.parametrize("in_git", [True, False])
-def test_a_file_that_vanishes_after_its_listing_is_left_out_and_noted(
-    name: str, in_git: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_vanished_file(name: str, in_git: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, train_py="1", **{"new.tmp": "2"})
     (tmp_path / "link").symlink_to("train.py")
     if in_git:
