@@ -451,6 +451,32 @@ def test_the_head_has_the_result_before_metrics(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("carry_out")
+def test_an_earlier_head_gets_the_record_of_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else `muster stop` may ask it, or finds that the records of both contradict each other."""
+    recorded: list[str] = []
+
+    class Recording(Head):
+        def __init__(self, host: str) -> None:
+            self.host = host
+
+        def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
+            recorded.extend([self.host] if words.get("name") == "job.json" else [])
+            return super().post(request, payload, **words)
+
+    class Both(Connected):
+        def __init__(self, *ignored: object, **options: object) -> None:
+            super().__init__()
+            self.channels = {name: Recording(name) for name in ("node1", "node2", "node3")}
+
+    monkeypatch.setattr(attempts, "Cluster", Both)
+    monkeypatch.setattr(attempts, "LaunchLoop", looping(lambda *_, **__: DONE))
+    job = attempts_in(RunFolder(tmp_path, "j"))
+    job._results = [dataclasses.replace(FAILED, plan=make_plan("node[2-3] slots=2"))]
+    job.run()
+    assert {*recorded} == {"node1", "node2"}
+
+
+@pytest.mark.usefixtures("carry_out")
 def test_metrics_that_are_lost_are_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = dataclasses.replace(DONE, failure=Failure("host", "gone", 3, host="node1"))
     ends = iter([(lost, MusterError("gone")), (DONE, None)])

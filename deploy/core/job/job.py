@@ -175,8 +175,7 @@ class Job:
 
         Until then their agents keep the files and locks of the job.
         """
-        result = self._results[-1]
-        if self.spec.may_restart and result.failure:
+        if self.spec.may_restart and (result := self._results[-1]).failure:
             self._kept = cluster.hand_over(result.cleared)
 
     def _let_go(self) -> None:
@@ -198,6 +197,8 @@ class Job:
         announced, self._announced = self._announced, the_plan
         try:
             self.folder.begin(the_plan, self._policy.left_out)
+            for name in {each.plan.hosts[0].host.name for each in self._results} & cluster.channels.keys():
+                self.folder.record_on(cluster.channels[name], "job.json", self.folder.record)  # no head now
             self.folder.record_on(head, "job.json", self.folder.record)
             self.features.tell(Feature.begins, attempt)
         except MusterError:
@@ -256,8 +257,8 @@ class Job:
 
     def _finish(self, result: LaunchResult) -> LaunchResult:
         """Write the result. If that fails, it gets a note: the end of the ranks is still the result."""
-        earlier, left_out = tuple(self._results[:-1]), self._policy.left_out
-        result = dataclasses.replace(result, earlier=earlier, left_out=left_out)
+        earlier = tuple(self._results[:-1])
+        result = dataclasses.replace(result, earlier=earlier, left_out=self._policy.left_out)
         result = self.features.over(result, self.folder.keep)
         if self.folder.problem:
             result = dataclasses.replace(result, notes=(*result.notes, self.folder.problem))
