@@ -142,6 +142,7 @@ def _trust(made: Lab, key: Path) -> None:
         lines += [f"Host {name}", f"    HostName {address}", f"    User {name}"]
     known.write_text("".join(hosts))
     made.ssh_config.write_text("\n".join(lines) + "\n")
+    made.ssh_config.chmod(0o600)
     last = ["ssh", "-F", str(made.ssh_config), made.names[-1], "true"]
     while subprocess.run(last, stderr=subprocess.DEVNULL, check=False).returncode:
         if time.monotonic() > deadline:

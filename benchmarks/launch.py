@@ -149,6 +149,7 @@ def sharing(hosts_file: Path, place: Path) -> Iterator[Path]:
     configuration.write_text(
         SHARED.format(folder) + (hosts_file.parent / ".muster" / "ssh_config").read_text()
     )
+    configuration.chmod(0o600)
     try:
         yield folder
     finally:

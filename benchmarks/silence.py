@@ -124,6 +124,7 @@ def make_project(folder: Path, answer: float) -> dict[str, str]:
     (folder / ".muster" / "ssh_config").write_text(
         f"Host node3\n    ProxyCommand sh -c 'sleep {SLOW_SECONDS}; exit 1'\n"
     )
+    (folder / ".muster" / "ssh_config").chmod(0o600)
     index, engine = SlowIndex(("127.0.0.1", 0), SlowServer), SlowEngine(str(folder / "engine"), SlowServer)
     for server in (index, engine):
         threading.Thread(target=server.serve_forever, daemon=True).start()
