@@ -171,10 +171,7 @@ class Job:
         return timings
 
     def _keep(self, cluster: Cluster) -> None:
-        """Let the next attempt, if there is one, take over the hosts where nothing of this one is left.
-
-        Until then their agents keep the files and locks of the job.
-        """
+        """Keep hosts where nothing of this attempt is left, with their files and locks, for the next one."""
         if self.spec.may_restart and (result := self._results[-1]).failure:
             self._kept = cluster.hand_over(result.cleared)
 
