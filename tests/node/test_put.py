@@ -13,7 +13,7 @@ from muster.deploy.core.connect.fanout import on_every
 from muster.deploy.core.errors import MusterError, UnfitError
 from muster.deploy.core.wire.files import CHUNK_BYTES, Entry
 from muster.deploy.features.adhoc import command as fanout
-from muster.deploy.features.adhoc.on_host.receive import KEPT_FROM, _sweep
+from muster.deploy.features.adhoc.on_host.receive import DRAFTS, KEPT_FROM, _sweep
 from muster.deploy.features.adhoc.put_get import get, put
 from muster.deploy.features.adhoc.wire import entries, listing_digest
 from tests.hosts_here import HostsHere, contents
@@ -70,6 +70,13 @@ def folder(tmp_path: Path) -> Path:
     (root / "link").symlink_to("a/data")
     (root / "b").chmod(0o555)
     return root
+
+
+def test_a_name_may_be_as_long_as_a_name_can_be(hosts: HostsHere, tmp_path: Path) -> None:
+    source = tmp_path / ("n" * 255)
+    source.write_bytes(b"content")
+    send(hosts, source)
+    assert (hosts.home("node1") / "place" / source.name).read_bytes() == b"content"
 
 
 def test_an_interrupted_put_resumes(hosts: HostsHere, file: Path) -> None:
@@ -169,14 +176,14 @@ def test_a_small_put_leaves_nothing_behind(hosts: HostsHere, tmp_path: Path) -> 
     assert [path.name for host in ("node1", "node2") for path in (hosts.home(host) / "place").iterdir()] == []
 
 
-def test_a_sweep_takes_old_drafts_of_its_name_and_no_file_of_the_user(tmp_path: Path) -> None:
-    draft, other = f".model.{'0a' * 10}.part", f".model.v2.{'0a' * 10}.part"
-    for name in (draft, other, ".model.v2.part", ".model.part", f".model.{'0a' * 10}.part.txt"):
+def test_a_sweep_takes_old_drafts_and_no_file_of_the_user(tmp_path: Path) -> None:
+    draft = f"{DRAFTS}{'0a' * 10}.part"
+    for name in (draft, f".model.{'0a' * 10}.part", f"{DRAFTS}model.part", f"{draft}.txt"):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (0, 0))
-    (tmp_path / f".model.{'0b' * 10}.part").touch()
+    (tmp_path / f"{DRAFTS}{'0b' * 10}.part").touch()
     before = {path.name for path in tmp_path.iterdir()}
-    _sweep(str(tmp_path), "model")
+    _sweep(str(tmp_path))
     assert before - {path.name for path in tmp_path.iterdir()} == {draft}
 
 

@@ -435,6 +435,12 @@ def test_metrics_are_one_story(earlier: list[int] | None, later: list[int] | Non
     assert all(one["loss"] == 2 for one in found if one["epoch"] in (later or ()))
 
 
+def test_metrics_of_an_attempt_that_numbers_no_line_cost_none_of_an_earlier_head() -> None:
+    earlier, begins = '{"epoch": 1}\n', '{"began": 7}\n'
+    assert joined(earlier, begins) == earlier + begins
+    assert joined(begins, begins + begins) == begins + begins  # the same head, whose file has grown
+
+
 @pytest.mark.usefixtures("carry_out")
 def test_the_head_has_the_result_before_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []

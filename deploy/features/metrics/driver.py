@@ -76,14 +76,14 @@ class Metrics(Feature):
 def joined(earlier: str | None, later: str | None, key: str = "epoch") -> str | None:
     """Both metrics, a JSON object a line. Of an epoch that both attempts trained, the later line is kept.
 
-    `key`: the field that numbers the lines. If no line of the later attempt has it, only the later attempt is
-    kept.
+    `key`: the field that numbers the lines. If no line of the later attempt has it, as when that failed after
+    its first lines, all lines of both are kept.
     """
     if earlier is None or later is None:
         return earlier if later is None else later
     numbers = [number for line in later.splitlines() if (number := _number(line, key)) is not None]
     if not numbers:
-        return later
+        return later if later.startswith(earlier) else earlier + later
     first = min(numbers)
     kept = [
         line for line in earlier.splitlines() if (number := _number(line, key)) is not None and number < first

@@ -21,6 +21,7 @@ from ..wire import append, complete, entries, listing_digest
 
 KEPT_FROM = 1 << 22  # bytes; fewer are quickly sent again
 OLD_SECONDS = 7 * 86400.0  # of unfinished puts
+DRAFTS = ".muster-put-"  # without the name of the file, which may be as long as a name can be
 
 
 class _Draft(NamedTuple):
@@ -53,11 +54,10 @@ class Receiver:
             raise ValueError(f"{target} exists; remove it, or give another folder")
         beside = os.path.dirname(target)
         os.makedirs(beside, exist_ok=True)
-        _sweep(beside, request["name"])
-        draft = os.path.join(beside, f".{request['name']}.{request['digest'][:20]}.part")
-        lock = _claimed(draft, folder=request["folder"])
-        if lock is None:
-            draft = _new(f".{request['name']}.", beside, folder=request["folder"])
+        _sweep(beside)
+        draft = os.path.join(beside, f"{DRAFTS}{request['digest'][:20]}.part")
+        if (lock := _claimed(draft, folder=request["folder"])) is None:
+            draft = _new(beside, folder=request["folder"])
         self._drafts[draft] = _Draft(target, lock)
         return {"draft": draft, "have": _size(draft)}
 
@@ -160,10 +160,10 @@ def _claimed(path: str, *, folder: bool) -> int | None:
     return None
 
 
-def _new(prefix: str, beside: str, *, folder: bool) -> str:
+def _new(beside: str, *, folder: bool) -> str:
     if folder:
-        return tempfile.mkdtemp(prefix=prefix, dir=beside)
-    descriptor, draft = tempfile.mkstemp(prefix=prefix, dir=beside)
+        return tempfile.mkdtemp(prefix=DRAFTS, dir=beside)
+    descriptor, draft = tempfile.mkstemp(prefix=DRAFTS, dir=beside)
     os.close(descriptor)
     return draft
 
@@ -176,9 +176,9 @@ def _size(path: str) -> int:
     return sum(status.st_size for status in found if stat.S_ISREG(status.st_mode))
 
 
-def _sweep(folder: str, name: str) -> None:
-    """Remove drafts of this name that no put has resumed for OLD_SECONDS."""
-    draft = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{20}}\.part", re.DOTALL)
+def _sweep(folder: str) -> None:
+    """Remove drafts that no put has resumed for OLD_SECONDS."""
+    draft = re.compile(rf"{re.escape(DRAFTS)}[0-9a-f]{{20}}\.part")
     with contextlib.suppress(OSError), os.scandir(folder) as listing:
         for entry in listing:
             if draft.fullmatch(entry.name):
