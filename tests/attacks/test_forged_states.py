@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from muster.deploy.cli.dispatch import main
 from muster.deploy.cli.hosts_record import HostsRecord
 from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.wire.job_folders import JobFolders, identity, start_of
+from muster.deploy.features.slurm.mark import mark_of, write_mark
 from tests.hosts_here import HostsHere
 from tests.unit.test_job_states import RECORD, hold, make_run
 
@@ -140,3 +144,39 @@ def test_a_job_launched_on_a_host_is_listed(cluster: Cluster, capsys: pytest.Cap
     _as_run(make_run(cluster.runs_of("node2"), hosts=["localhost"], placed=[4]))
     assert muster("status", "--json") == 0
     assert [each["job"] for each in json.loads(capsys.readouterr().out)] == [JOB]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root for a second user")
+def test_a_run_of_another_user_has_no_process_of_ours_ended(tmp_path: Path) -> None:
+    """In a folder such as /tmp/runs, anybody can make a run."""
+    with subprocess.Popen(["sleep", "1000"]) as ours:
+        driver = {**identity(), "pid": ours.pid, "start": start_of(ours.pid)}
+        held = hold(run := make_run(tmp_path, driver=driver))
+        for user, told in ((65534, False), (0, True)):
+            os.chown(run / "lock.driver", user, user)
+            stop = {"job": run.name, "by": "somebody"}
+            assert JobFolders(tmp_path, "").do_end_driver(stop, b"")["told"] is told
+            assert told or ours.poll() is None
+        assert ours.wait(60.0) == -signal.SIGTERM
+        os.close(held)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root for a second user")
+def test_a_job_of_slurm_that_another_user_names_is_not_ours_to_end(tmp_path: Path) -> None:
+    write_mark(tmp_path, "7", ("sbatch",))
+    assert mark_of(tmp_path)
+    os.chown(tmp_path / "slurm.json", 65534, 65534)
+    assert mark_of(tmp_path) is None
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 1 << 22])
+def test_a_record_that_names_no_process_ends_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int
+) -> None:
+    """To kill(2), -1 and 0 are many processes."""
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda number, signal: killed.append(number))
+    held = hold(run := make_run(tmp_path, driver={**identity(), "pid": pid, "start": None}))
+    assert JobFolders(tmp_path, "").do_end_driver({"job": run.name, "by": "eve"}, b"")["told"] is False
+    assert not killed
+    os.close(held)

@@ -279,14 +279,14 @@ def start_of(pid: int) -> int | None:
 def end_driver(run: Path, driver: Frame, by: str, grace: float | None, *, force: bool) -> bool:
     """Ask the driver of a run to stop its job, if it lives and is on this machine; else False.
 
-    `grace`: in place of that of the launch.
+    Its user is that of the lock: a stranger's record may name any process. `grace`: not that of the launch.
     """
-    if not (run / "lock.driver").exists() or not is_held(run):
-        return False
-    if start_of(driver["pid"]) != driver.get("start", -1):
+    pid, lock = driver["pid"], run / "lock.driver"
+    lives = lock.exists() and is_held(run) and start_of(pid) == driver.get("start") is not None
+    if not lives or os.stat(f"/proc/{pid}").st_uid != lock.stat().st_uid:
         return False
     write_atomically(run / "stop.json", stop_record(by, grace), 0o600)
-    os.kill(driver["pid"], signal.SIGKILL if force else signal.SIGTERM)
+    os.kill(pid, signal.SIGKILL if force else signal.SIGTERM)
     return True
 
 

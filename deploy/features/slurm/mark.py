@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -31,14 +32,13 @@ def write_mark(
 ) -> None:
     """Record the job of a run, and the command if it is a batch job. May raise OSError."""
     mark = {"slurm": number, "requeue": requeue, "command": command, "python": python}
-    text = json.dumps(mark, indent=2)
-    write_atomically(folder / NAME, text.encode(), 0o600)
+    write_atomically(folder / NAME, json.dumps(mark, indent=2).encode(), 0o600)
 
 
 def mark_of(folder: Path) -> Mark | None:
-    """The job of Slurm of a run; None for another run."""
+    """The job of Slurm of a run, which `muster stop` ends; None for another run, and that of another user."""
     try:
-        mark = json.loads(read_regular(folder / NAME))
+        mark = json.loads(read_regular(folder / NAME)) if (folder / NAME).stat().st_uid == os.getuid() else {}
         number = str(mark["slurm"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
