@@ -5,7 +5,7 @@ Each filter imports what it needs itself: see ../roles/gpu/filter_plugins/muster
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 NOT_REACHED = {"ok": False, "detail": "not reached, or stopped by an error"}
@@ -44,12 +44,18 @@ def unfit(
 ) -> dict[str, list[str]]:
     """Return the obstacles of each host that has some; a host that could not be examined is one of them."""
     reached = set(examined)
-    found = {
-        name: list(hostvars[name].get("preflight_problems", ()))
-        if name in reached
-        else [_unexamined(hostvars[name])]
-        for name in everyone
-    }
+    found = {}
+    for name in everyone:
+        host = hostvars[name]
+        probe = host.get("preflight_probe", {})
+        if name in reached:
+            found[name] = list(host.get("preflight_problems", ()))
+        elif "preflight_seen" in host and not probe.get("unreachable"):
+            found[name] = ["cannot be examined; the reason is above"]
+        else:
+            from muster.deploy.features.setup.ansible_result import obstacle
+
+            found[name] = [obstacle(probe)]
     return {name: problems for name, problems in found.items() if problems}
 
 
@@ -71,14 +77,11 @@ def names(hosts: Iterable[str]) -> str:
     return fold_names(hosts)
 
 
-def _unexamined(host: Mapping[str, Any]) -> str:
-    """Return why a host could not be examined, from the result of the first task that asks it."""
-    from muster.deploy.features.setup.ansible_result import obstacle
+def table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a line for each row, in columns."""
+    from muster.deploy.core.text.text import table as aligned
 
-    probe = host.get("preflight_probe", {})
-    if "preflight_seen" in host and not probe.get("unreachable"):
-        return "cannot be examined; the reason is above"
-    return obstacle(probe)
+    return aligned(rows)
 
 
 class FilterModule:
@@ -92,4 +95,5 @@ class FilterModule:
             "muster_unfit": unfit,
             "muster_report": report,
             "muster_names": names,
+            "muster_table": table,
         }

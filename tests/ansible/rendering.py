@@ -86,6 +86,7 @@ def _render(role: str, name: str, inventory: Inventory, variables: dict[str, obj
         "ansible_play_hosts_all": names,
         "ansible_check_mode": False,
         "playbook_dir": str(BOOKS),
+        "role_path": str(folder),
         "muster_stack": "bare",
         "muster_folder": "/nowhere/.muster",
         "muster_key": "/nowhere/.muster/id_ed25519",

@@ -83,10 +83,12 @@ def test_a_host_key_that_a_run_left_to_root_is_given_to_the_containers_user(engi
 def test_a_host_that_logs_in_to_no_other_has_no_key(engine: Hosts) -> None:
     trust: dict[str, Any] = {"ssh_trust_heads": [], "verify_roles": ["ssh_trust", "node"]}
     assert engine.play("verify", **trust).status != 0
-    failed = [check for check in engine.checks() if not check["ok"]]
-    assert [check["id"] for check in failed] == ["ssh_trust.pairs"]
-    assert "/etc/muster/ssh/id_ed25519 is there" in str(failed[0]["detail"])
-    assert "node6 lets this host in, which shall have no key" in str(failed[0]["detail"])
+    failed = {str(check["id"]): str(check["detail"]) for check in engine.checks() if not check["ok"]}
+    assert {*failed} == {"ssh_trust.pairs", "ssh_trust.files"}
+    assert failed["ssh_trust.pairs"] == "node6: status 0: let in"
+    assert (
+        "/etc/muster/ssh/id_ed25519 (only the first host has the cluster's key)" in failed["ssh_trust.files"]
+    )
     parts = ("--tags", "ssh_trust,node")
     assert engine.play("setup", *parts, ssh_trust_heads=[]).status == 0
     assert "id_ed25519" not in engine.on("node6", "ls", "/etc/muster/ssh").split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 from pathlib import Path
 
@@ -27,10 +28,32 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_leases_need_a_folder_of_root_that_every_user_can_reach(tmp_path: Path) -> None:
-    tmp_path.chmod(0o1777)  # but its parent is this user's alone
-    found = [observe.shared(str(folder)) for folder in ("/tmp", "/usr", "/none", tmp_path)]
-    assert found == [True, False, False, False]
+@pytest.mark.parametrize(
+    ("folder", "parent", "is_right"),
+    [
+        ("0 1777", "0 0755", True),
+        ("0 1777", "0 0750", False),
+        ("0 0777", "0 0755", False),
+        ("1000 1777", "0 0755", False),
+        (None, "0 0755", False),
+    ],
+)
+def test_leases_need_a_folder_of_root_that_every_user_can_reach(
+    folder: str | None, parent: str, is_right: bool
+) -> None:
+    folders = {"/var/lib/muster": parent} | ({"/var/lib/muster/leases": folder} if folder else {})
+    seen = {"folders": folders, "files": {}}
+    assert render_value("leases", "leases_are_right", {"node1": {}}, muster_seen=seen) is is_right
+
+
+def test_files_and_folders_are_described_by_owner_mode_and_content(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "file").chmod(0o640)
+    tmp_path.chmod(0o1777)
+    own = os.getuid()
+    digest = hashlib.sha256(b"text").hexdigest()
+    found = [observe.state(str(tmp_path / name)) for name in ("file", "", "none")]
+    assert found == [f"{own} 0640 {digest}", f"{own} 1777", ""]
 
 
 DOCKER = """

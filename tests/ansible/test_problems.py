@@ -36,7 +36,7 @@ SEEN: dict[str, Any] = {
     "new_packages": {},
     "units": {"docker": {"active": True, "enabled": True, "stale": False}},
     "files": {},
-    "folders": [],
+    "folders": {},
     "jobs": [],
     "hard_limits": {"memlock": -1, "nofile": 1 << 20},
 }

@@ -71,14 +71,17 @@ def test_ssh_reads_the_written_configuration(inventory: dict[str, dict[str, Any]
 def test_a_jump_host_of_the_cluster_is_passed_with_the_operators_own_login(tmp_path: Path) -> None:
     own, made = tmp_path / "my config", tmp_path / "ssh_config"
     own.write_text(
-        "Host node2\n ProxyJump node1\nHost node3\n ProxyJump bastion,ops@node1:2022\nHost *\n User me\n"
+        "Host node2\n ProxyJump node1\nHost node3\n ProxyJump bastion,ops@node1:2022\n"
+        "Host node4\n ProxyJump ssh://node1:22\nHost *\n User me\n"
     )
-    hosts: dict[str, dict[str, Any]] = {name: {"addresses": []} for name in ("node1", "node2", "node3")}
+    names = ("node1", "node2", "node3", "node4")
+    hosts: dict[str, dict[str, Any]] = {name: {"addresses": []} for name in names}
     made.write_text(render("ssh_trust", "ssh_config.j2", hosts, ssh_trust_operator_config=str(own)))
     for name, through in (
         ("node1", []),
         ("node2", [f"proxycommand ssh -F '{own}' -W '[%h]:%p' ssh://node1"]),
         ("node3", [f"proxycommand ssh -F '{own}' -J bastion -W '[%h]:%p' ssh://ops@node1:2022"]),
+        ("node4", [f"proxycommand ssh -F '{own}' -W '[%h]:%p' ssh://node1:22"]),
     ):
         lines = run("ssh", "-G", "-F", str(made), name).stdout.splitlines()
         assert "user muster" in lines

@@ -14,7 +14,7 @@ import yaml
 
 from tests.ansible.bare_hosts import BOOKS, PATH, recap, run
 from tests.ansible.programs import loaded
-from tests.ansible.rendering import render_value
+from tests.ansible.rendering import render, render_value
 
 INVENTORY: dict[str, dict[str, object]] = {"node1": {"addresses": ["10.0.0.1"]}}
 NEW = "# new\n"
@@ -116,7 +116,6 @@ def test_on_a_full_disk_what_was_there_before_stays(folder: Folder) -> None:
 # -- what setup says of a failure, and how it puts files back --
 
 
-undo = loaded("undo/filter_plugins/muster_undo.py")
 files = loaded("undo/files/files.py")
 
 
@@ -132,8 +131,10 @@ def test_a_table_names_each_host_where_it_failed_and_what_was_undone() -> None:
         "node4": {"undo_cause": {}, "undo_left": ["chrony"]},
         "node5": {"undo_cause": {}, "undo_problem": "Purge: no\n space"},
         "node6": {"undo_cause": {}, "undo_left": [], "undo_edited": ["/etc/a", "/etc/b"]},
+        "node7": failure("Loop", results=[{"failed": False}, {"failed": True, "msg": "node7: no"}]),
     }
-    assert undo.table(hosts, hosts).splitlines() == [
+    inventory = {name: host | {"undo_kept": {}} for name, host in hosts.items()}
+    assert render("undo", "table.j2", inventory).strip().splitlines() == [
         "host   failed at             undone",
         "node1  -                     all",
         "node2  Install               all",
@@ -143,9 +144,12 @@ def test_a_table_names_each_host_where_it_failed_and_what_was_undone() -> None:
         "node5  -                     not all: Purge: no space; run muster setup again, or "
         "muster setup --remove node5",
         "node6  -                     all but what somebody else has changed since: /etc/a /etc/b",
+        "node7  Loop                  nothing; when it answers, run muster setup again, or "
+        "muster setup --remove node7",
         "node2: E: no space",
+        "node7: no",
     ]
-    assert undo.failed(hosts, hosts) == ["node2", "node3", "node5"]
+    assert render_value("undo", "undo_failed", inventory) == ["node2", "node3", "node5", "node7"]
 
 
 def test_files_are_put_back_and_only_services_of_changed_files_are_told(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from muster.deploy.core.connect.transports.ssh import (
     known_keys,
     send,
 )
-from muster.deploy.core.connect.transports.ssh_config import Route, proxy_of_jump, resolve
+from muster.deploy.core.connect.transports.ssh_config import Route, resolve
 from muster.deploy.core.errors import HostError, UsageError
 from muster.deploy.core.hosts.hostfile import Host
 from tests.waiting import wait_until
@@ -77,18 +77,6 @@ def test_ssh_itself_logs_in_if_needed(tmp_path: Path, monkeypatch: pytest.Monkey
     access = Access(ssh_config=str(tmp_path / "config"))
     ways: list[object] = [access.open(Host("node1")), access.open(Host("node2"))]
     assert ways == ["ssh", "paramiko"]
-
-
-@pytest.mark.parametrize(
-    ("jump", "words"),
-    [
-        ("ml@gate:2222", "ssh://ml@gate:2222"),
-        ("ssh://gate:22", "ssh://gate:22"),
-        ("first,ml@second", "-J first -W '[%h]:%p' ssh://ml@second"),
-    ],
-)
-def test_a_jump_host_may_have_a_user_a_port_and_others_before_it(jump: str, words: str) -> None:
-    assert proxy_of_jump(jump, ("-F", "c")).endswith(words)
 
 
 @pytest.mark.parametrize("window", [PACKET_BYTES, 1000])

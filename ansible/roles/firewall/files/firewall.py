@@ -63,9 +63,8 @@ def plain(wanted: Wanted) -> Wanted:
 def networks(addresses: list[str]) -> list[str]:
     """Return each address once, sorted; a network replaces the addresses that it contains."""
     given = [ipaddress.ip_network(address, strict=False) for address in addresses]
-    four = ipaddress.collapse_addresses(net for net in given if isinstance(net, ipaddress.IPv4Network))
-    six = ipaddress.collapse_addresses(net for net in given if isinstance(net, ipaddress.IPv6Network))
-    merged: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = [*four, *six]
+    kinds = ([net for net in given if net.version == version] for version in (4, 6))
+    merged: list[Any] = [net for kind in kinds for net in ipaddress.collapse_addresses(kind)]  # type: ignore[type-var]
     return [str(net[0] if net.prefixlen == net.max_prefixlen else net) for net in merged]
 
 
@@ -87,16 +86,13 @@ def nft_chains(ruleset: Wanted) -> list[Chain]:
     """Return the chains of `nft -j list ruleset` that refuse incoming packets or have a jump of ours."""
     entries = ruleset["nftables"]
     rules = [entry["rule"] for entry in entries if "rule" in entry]
+    chains = [entry["chain"] for entry in entries if "chain" in entry]
     refusing = []
-    for chain in (entry["chain"] for entry in entries if "chain" in entry):
+    for chain in (chain for chain in chains if (chain.get("hook"), chain.get("type")) == ("input", "filter")):
         place = (chain["family"], chain["table"], chain["name"])
         chain_rules = [rule for rule in rules if (rule["family"], rule["table"], rule["chain"]) == place]
         jumps = [rule for rule in chain_rules if {"jump": {"target": CHAIN}} in rule["expr"]]
-        if (
-            chain.get("hook") != "input"
-            or chain.get("type") != "filter"
-            or chain["family"] not in {"ip", "ip6", "inet"}
-        ):
+        if chain["family"] not in {"ip", "ip6", "inet"}:
             continue
         if jumps or chain.get("policy") == "drop" or any(map(is_end, chain_rules)):
             handle, mark = (jumps[0]["handle"], jumps[0].get("comment", "")) if jumps else (None, "")
@@ -186,26 +182,22 @@ def iptables(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
     """Return the commands for iptables: a chain of ours, and a jump to it as the first rule."""
     argvs: list[tuple[str, ...]] = []
     has_six = any(is_v6(address) for rule in wanted["rules"] for address in rule["addresses"])
+    chain, multiport = CHAIN.upper(), ("-m", "multiport", "--dports")
+    jump = ("INPUT", "-j", chain)
     for program, six in (("iptables", False), *([("ip6tables", True)] if has_six else [])):
-        jump = ("INPUT", "-j", CHAIN.upper())
-        chain = CHAIN.upper()
         if removal:
             argvs += [(program, "-D", *jump), (program, "-F", chain), (program, "-X", chain)]
             continue
         argvs += [(program, "-N", chain)]
         argvs += [
-            (program, "-A", chain, "-s", address, "-p", rule["protocol"], *multiport(rule["ports"]))
+            (program, "-A", chain, "-s", address, "-p", rule["protocol"], *multiport, ports, "-j", "ACCEPT")
             for rule in wanted["rules"]
+            for ports in [",".join(rule["ports"]).replace("-", ":")]
             for address in rule["addresses"]
             if is_v6(address) == six
         ]
         argvs += [(program, "-I", *jump)]
     return argvs
-
-
-def multiport(ports: list[str]) -> tuple[str, ...]:
-    """Return the arguments of iptables that match several ports and accept the packets."""
-    return ("-m", "multiport", "--dports", ",".join(ports).replace("-", ":"), "-j", "ACCEPT")
 
 
 # -- the modes --
@@ -214,10 +206,9 @@ def multiport(ports: list[str]) -> tuple[str, ...]:
 def recorded() -> Wanted | None:
     """Return what an earlier run applied; None without a record."""
     try:
-        record = json.loads(RECORD.read_text())
+        return dict(json.loads(RECORD.read_text()))
     except (OSError, ValueError):
         return None
-    return dict(record)
 
 
 def is_there(wanted: Wanted) -> bool:

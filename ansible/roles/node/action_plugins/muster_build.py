@@ -22,12 +22,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no types
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the command of `argv`. Its last lines are the error if it fails."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        _, arguments = self.validate_argument_spec(
-            {"argv": {"type": "list", "elements": "str", "required": True}}
-        )
         lines: list[str] = []
         with subprocess.Popen(
-            arguments["argv"],
+            self._task.args["argv"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -58,24 +58,24 @@ def text(path: str) -> str:
         return ""
 
 
-def release() -> dict[str, str]:
-    """Return the fields of /etc/os-release."""
+def release() -> dict[str, Any]:
+    """Return the system's ID, its version, and those that it is like, by os-release(5)."""
     pairs = (line.partition("=") for line in text("/etc/os-release").splitlines())
-    return {key: value.strip('"') for key, _, value in pairs}
+    fields = {key: value.strip('"') for key, _, value in pairs}
+    like = fields.get("ID_LIKE", "").split()
+    return {"id": fields.get("ID", ""), "version": fields.get("VERSION_ID", ""), "like": like}
 
 
 def operator() -> dict[str, str]:
-    """Return who logged in, from where and to which port, from our parents' environment, as sudo hides it."""
+    """Return the operator's address and our port, by our parents' environment, as sudo hides it."""
     process = os.getpid()
     while process > 1:
-        entries = text(f"/proc/{process}/environ").split("\0")
-        environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-        if "SSH_CONNECTION" in environment:
-            client, _, _, port = environment["SSH_CONNECTION"].split()
-            return {"login": environment.get("USER", ""), "client": client, "port": port}
-        match = re.search(r"^PPid:\s*(\d+)", text(f"/proc/{process}/status"), re.MULTILINE)
-        process = int(match.group(1)) if match else 0
-    return {"login": "", "client": "", "port": "22"}
+        match = re.search(r"(?:^|\0)SSH_CONNECTION=(\S+) \S+ \S+ (\d+)", text(f"/proc/{process}/environ"))
+        if match:
+            return {"client": match[1], "port": match[2]}
+        parent = re.search(r"^PPid:\s*(\d+)", text(f"/proc/{process}/status"), re.MULTILINE)
+        process = int(parent[1]) if parent else 0
+    return {"client": "", "port": "22"}
 
 
 def resolved(name: str) -> list[str]:
@@ -143,14 +143,13 @@ def keys_are_refused(login: dict[str, Any]) -> list[str]:
         "authorizedkeysfile": rf"(.* )?{re.escape(KEYS)}( |$)",
         "forcecommand": r"none$",
     }
+    refused, before = [], login["before"]
     settings = {name: login["settings"].get(name, "none") for name in wanted} if login["settings"] else {}
-    wrong = [name for name, value in settings.items() if not re.match(wanted[name], value)]
-    return [f"{name} {settings[name]} ({', '.join(setters(name, login['before']))})" for name in wrong]
-
-
-def setters(setting: str, paths: list[str]) -> list[str]:
-    """Return which of sshd's files have a setting."""
-    return [path for path in paths if re.search(rf"^\s*{setting}\b", text(path), re.I | re.M)] or paths[:1]
+    for name, value in settings.items():
+        if not re.match(wanted[name], value):
+            places = [path for path in before if re.search(rf"^\s*{name}\b", text(path), re.I | re.M)]
+            refused.append(f"{name} {value} ({', '.join(places or before[:1])})")
+    return refused
 
 
 def cannot_write(folder: str) -> str:
@@ -183,19 +182,17 @@ def sshd_refuses(name: str, groups: list[str], settings: dict[str, str]) -> list
 
     A pattern with an address, USER@HOST, is taken to match: only the login itself shows whether it does.
     """
-
-    def listed(setting: str, names: list[str], *, at: bool) -> bool:
-        patterns = settings.get(setting, "").split()
-        users = [pattern.partition("@")[0] if at else pattern for pattern in patterns]
-        return any(fnmatch.fnmatchcase(known, user) for user in users for known in names)
-
-    refused = {
-        "allowusers": "allowusers" in settings and not listed("allowusers", [name], at=True),
-        "denyusers": listed("denyusers", [name], at=False),
-        "allowgroups": "allowgroups" in settings and not listed("allowgroups", groups, at=False),
-        "denygroups": listed("denygroups", groups, at=False),
-    }
-    return [setting for setting, is_refused in refused.items() if is_refused]
+    refused: list[str] = []
+    for setting in (
+        name for name in ("allowusers", "denyusers", "allowgroups", "denygroups") if name in settings
+    ):
+        patterns, allows = settings[setting].split(), setting.startswith("allow")
+        if setting == "allowusers":
+            patterns = [pattern.partition("@")[0] for pattern in patterns]
+        own = [name] if setting.endswith("users") else groups
+        if allows != any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns for one in own):
+            refused.append(setting)
+    return refused
 
 
 def firewalls() -> list[str]:
@@ -229,14 +226,10 @@ def host_keys() -> dict[str, str]:
 
 def hard_limits() -> dict[str, int]:
     """Return how far each limit can be raised here; -1 means without bound."""
-    limits = {}
-    for name, label in (("memlock", "Max locked memory"), ("nofile", "Max open files")):
-        match = re.search(rf"^{label}\s+\S+\s+(\S+)", text("/proc/1/limits"), re.MULTILINE)
-        value = match.group(1) if match else "unlimited"
-        limits[name] = -1 if value == "unlimited" else int(value)
     if may(SYS_RESOURCE):  # then only the kernel bounds them: nr_open for open files
         return {"memlock": -1, "nofile": int(text("/proc/sys/fs/nr_open") or 1 << 20)}
-    return limits
+    limits = dict(re.findall(r"^Max (locked memory|open files)\s+\S+\s+(\d+)", text("/proc/1/limits"), re.M))
+    return {"memlock": int(limits.get("locked memory", -1)), "nofile": int(limits.get("open files", -1))}
 
 
 def may(capability: int) -> bool:
@@ -263,12 +256,12 @@ def account(name: str) -> dict[str, Any]:
         return {}
     return {
         "uid": entry.pw_uid,
+        "gid": entry.pw_gid,
         "shell": entry.pw_shell,
         "shell_runs": os.access(entry.pw_shell or "/bin/sh", os.X_OK),
         "home": entry.pw_dir,
-        "groups": [
-            group.gr_name for group in grp.getgrall() if name in group.gr_mem or group.gr_gid == entry.pw_gid
-        ],
+        "group": [group.gr_name for group in grp.getgrall() if group.gr_gid == entry.pw_gid],
+        "member_of": [group.gr_name for group in grp.getgrall() if name in group.gr_mem],
         "data": holds_data(entry.pw_dir),
         "ours": entry.pw_gecos.split(",")[0] == "Muster jobs",
     }
@@ -282,7 +275,12 @@ def uids(name: str, user: dict[str, object], defaults: str = "/etc/default/usera
     """
     match = re.search(r"^HOME=(\S+)", text(defaults), re.MULTILINE)
     home = str(user.get("home") or f"{match.group(1) if match else '/home'}/{name}")
-    found: dict[str, Any] = {"home": home, "home_owner": owner(home), "free": [], "taken": {}}
+    found: dict[str, Any] = {
+        "home": home,
+        "home_owner": state(home).partition(" ")[0],
+        "free": [],
+        "taken": {},
+    }
     if not user:
         names = {entry.gr_gid: entry.gr_name for entry in grp.getgrall()}
         names.update({entry.pw_uid: entry.pw_name for entry in pwd.getpwall()})
@@ -344,22 +342,16 @@ def engine(image: str) -> dict[str, object]:
     is_podman = "podman" in version.lower()
     answers = not ran(command, "ps", "--quiet").returncode
     folders = said(command, "info", "--format", "{{json .CDISpecDirs}}") if answers and not is_podman else ""
+    inspect = (command, "image", "inspect", "--format", "{{json .Config.Labels}}", image)
+    found = ran(*inspect) if answers and image else None
     return {
         "command": command,
         "kind": "podman" if is_podman else "docker",
         "answers": answers,
         "version": (re.findall(r"\d+\.\d+(?:\.\d+)?", version) or [""])[0],
         "cdi": is_podman or folders.strip().startswith('["'),
-        "image": labels(command, image) if answers and image else None,
+        "image": json.loads(found.stdout) or {} if found and not found.returncode else None,
     }
-
-
-def labels(command: str, image: str) -> dict[str, str] | None:
-    """Return the labels of an image; None if the engine does not have it."""
-    answer = said(command, "image", "inspect", "--format", "{{json .Config.Labels}}", image)
-    with contextlib.suppress(ValueError):
-        return dict(json.loads(answer) or {})
-    return None
 
 
 def nvidia_devices(root: str = "/") -> list[str]:
@@ -377,12 +369,10 @@ def nvidia_cards(root: str = "/") -> int:
 
 def running_jobs(homes: list[str]) -> list[str]:
     """Return the jobs that run here: their agent or detached driver holds a lock in the job's folder."""
-    jobs = set()
-    for lock in (path for home in homes for path in Path(home, ".muster/jobs").glob("*/lock.*")):
-        jobs |= {lock.parent.name} if is_locked(lock, fcntl.LOCK_EX) else set()
-    for lock in (path for home in homes for path in Path(home, ".muster/jobs").glob("*/run/lock.driver")):
-        jobs |= {lock.parent.parent.name} if is_locked(lock, fcntl.LOCK_SH) else set()
-    return sorted(jobs)
+    folders = [folder for home in homes for folder in Path(home, ".muster/jobs").glob("*")]
+    locks = [(folder, lock, fcntl.LOCK_EX) for folder in folders for lock in folder.glob("lock.*")]
+    locks += [(folder, folder / "run/lock.driver", fcntl.LOCK_SH) for folder in folders]
+    return sorted({folder.name for folder, lock, kind in locks if is_locked(lock, kind)})
 
 
 def is_locked(lock: Path, kind: int) -> bool:
@@ -406,40 +396,15 @@ def is_locked(lock: Path, kind: int) -> bool:
     return False
 
 
-def file(path: str) -> str:
-    """Return a file's owner, mode and digest, so that a role can skip a correct file; "" if it is missing."""
+def state(path: str) -> str:
+    """Return the owner and mode of a file or folder, and a file's digest; "" if it is missing."""
     try:
         status = Path(path).stat()
-        content = Path(path).read_bytes()
+        content = Path(path).read_bytes() if stat.S_ISREG(status.st_mode) else b""
     except OSError:
         return ""
-    return f"{status.st_uid} {status.st_mode & 0o7777:04o} {hashlib.sha256(content).hexdigest()}"
-
-
-def owner(path: str) -> str:
-    """Return the UID of the owner of a file or folder; "" if it is missing."""
-    try:
-        return str(Path(path).stat().st_uid)
-    except OSError:
-        return ""
-
-
-def private(folder: str) -> bool:
-    """Whether this is a folder that only its owner may enter."""
-    return Path(folder).is_dir() and not Path(folder).stat().st_mode & 0o077
-
-
-def shared(folder: str) -> bool:
-    """Whether all users may make files in this folder of root, and none may remove another's."""
-    place = Path(folder)
-    if not place.is_dir():
-        return False
-    status = place.stat()
-    return (
-        not status.st_uid
-        and stat.S_IMODE(status.st_mode) == 0o1777
-        and all(parent.stat().st_mode & stat.S_IXOTH for parent in place.parents)
-    )
+    digest = f" {hashlib.sha256(content).hexdigest()}" if stat.S_ISREG(status.st_mode) else ""
+    return f"{status.st_uid} {stat.S_IMODE(status.st_mode):04o}{digest}"
 
 
 def pinned_host_keys() -> str:
@@ -492,22 +457,11 @@ def sshd_facts(asked: dict[str, Any], groups: list[str], client: str) -> dict[st
     }
 
 
-def gpu_facts() -> dict[str, object]:
-    """The GPUs, and what containers need to use them."""
-    return {
-        "gpu": Path("/proc/driver/nvidia/gpus").is_dir(),
-        "nvidia_cards": nvidia_cards(),
-        "nvidia_devices": nvidia_devices(),
-        "nvidia_ctk": shutil.which("nvidia-ctk") or "",
-    }
-
-
 def main() -> None:
     """Print the facts as JSON."""
     asked = json.loads(sys.argv[1])
-    system = release()
     user = account(asked["user"])
-    groups = list(map(str, user["groups"])) if user else [asked["user"]]
+    groups = [*user["group"], *user["member_of"]] if user else [asked["user"]]
     who = operator()
     home = uids(asked["user"], user)
     records = new_packages()
@@ -515,11 +469,7 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "os": {
-                    "id": system.get("ID", ""),
-                    "version": system.get("VERSION_ID", ""),
-                    "like": system.get("ID_LIKE", "").split(),
-                },
+                "os": release(),
                 "python": platform.python_version(),
                 "architecture": platform.machine(),
                 "hostname": socket.gethostname(),
@@ -547,15 +497,16 @@ def main() -> None:
                 "pinned_host_keys": pinned_host_keys(),
                 "node_host_key": " ".join(text("/etc/muster/ssh/ssh_host_ed25519_key.pub").split()[:2]),
                 "sshd": (re.findall(r"OpenSSH_(\d+\.\d+)", ran("ssh", "-V").stderr) or ["0"])[0],
-                **gpu_facts(),
+                "gpu": Path("/proc/driver/nvidia/gpus").is_dir(),
+                "nvidia_cards": nvidia_cards(),
+                "nvidia_devices": nvidia_devices(),
+                "nvidia_ctk": shutil.which("nvidia-ctk") or "",
                 "infiniband": Path("/dev/infiniband").is_dir(),
                 "packages": installed([*asked["packages"], *recorded]),
-                "node_home_owner": owner(asked["node_home"]),
+                "node_home_owner": state(asked["node_home"]).partition(" ")[0],
                 "groups": sorted({entry.gr_name for entry in grp.getgrall()} & {*asked["groups"]}),
-                "files": {path: file(path) for path in asked["files"]},
-                "folders": [folder for folder in asked["folders"] if Path(folder).is_dir()],
-                "private_folders": [folder for folder in asked["folders"] if private(folder)],
-                "shared_folders": [folder for folder in asked["folders"] if shared(folder)],
+                "files": {path: state(path) for path in asked["files"]},
+                "folders": {path: state(path) for path in asked["folders"] if Path(path).is_dir()},
                 "units": units(asked["units"]),
                 "new_packages": records,
             }

@@ -40,19 +40,17 @@ def said(names: Iterable[str], hostvars: Hosts, earlier: Hosts, stack: str) -> d
     for name in names:
         host = hostvars[name]
         found["given"][name] = host.get("muster_addr", name)
-        uid, uids = None, {}
+        account = {}
         if _answered(host):
             seen = host["muster_seen"]
             found["hosts"][name] = _described(host, seen)
             found["resolved"][name] = seen.get("names", {})
-            uid, uids = seen.get("account", {}).get("uid"), seen.get("uids", {})
+            account = {"uid": seen.get("account", {}).get("uid"), "uids": seen.get("uids", {})}
         elif name in earlier:
             found["hosts"][name] = dict(earlier[name])
-            uid = earlier[name].get("uid")
-        else:
-            continue
-        if stack != "node" and (_answered(host) or "uid" in earlier[name]):
-            found["accounts"][name] = {"user": host["muster_user"], "uid": uid, "uids": uids}
+            account = {"uid": earlier[name]["uid"], "uids": {}} if "uid" in earlier[name] else {}
+        if account and stack != "node":
+            found["accounts"][name] = {"user": host["muster_user"], **account}
     return found
 
 
@@ -93,39 +91,30 @@ def own_addresses(
     reached |= set(given.values())
     judged = {}
     for name, host in known.items():
-        others = {
-            address: next((other for other in claims[address] if other != name), "")
-            for address in host["addresses"]
-        }
-        own = [
-            address
-            for address, other in others.items()
-            if address == given[name] or (not other and is_of_a_host(address))
-        ]
-        disputed = {
-            address: other
-            for address, other in others.items()
-            if other and address != given[name] and address in reached and is_of_a_host(address)
-        }
+        own, disputed = [], {}
+        for address in host["addresses"]:
+            other = next((other for other in claims[address] if other != name), "")
+            if address == given[name] or (not other and is_of_a_host(address)):
+                own.append(address)
+            elif other and address in reached and is_of_a_host(address):
+                disputed[address] = other
         judged[name] = dict(host) | {"addresses": own, "disputed": disputed}
     return judged
 
 
 def is_of_a_host(text: str) -> bool:
     """Whether a text is an address that one host alone can have, as `ip` prints it."""
-    from ipaddress import IPv4Address, ip_address
+    from ipaddress import ip_address
 
     try:
         address = ip_address(text)
     except ValueError:
         return False
-    if "%" in text or text != str(address):
+    if "%" in text or text != str(address) or getattr(address, "ipv4_mapped", None):
         return False
-    v4 = address if isinstance(address, IPv4Address) else None
-    local = address.is_unspecified or address.is_loopback or address.is_multicast
-    no_host = v4 is not None and (v4.is_reserved or int(v4) < 1 << 24)  # 240.0.0.0/4, 0.0.0.0/8
-    mapped = None if v4 else getattr(address, "ipv4_mapped", None)
-    return not (local or no_host or mapped)
+    if address.version == 4 and (address.is_reserved or int(address) < 1 << 24):  # 240.0.0.0/4, 0.0.0.0/8
+        return False
+    return not (address.is_unspecified or address.is_loopback or address.is_multicast)
 
 
 def own_identity(known: Hosts) -> dict[str, dict[str, Any]]:
@@ -134,27 +123,24 @@ def own_identity(known: Hosts) -> dict[str, dict[str, Any]]:
     A host name with a domain has to begin with the host's name in the hosts file. Keys are of the kinds that
     known_hosts may have, without marker, pattern or second line.
     """
-    return {name: dict(host) | _checked(name, host) for name, host in known.items()}
-
-
-def _checked(name: str, host: Host) -> dict[str, Any]:
-    hostname, node_key = str(host["hostname"]), str(host["node_host_key"])
-    keys = {
-        kind: key
-        for kind, key in host["host_keys"].items()
-        if KINDS.fullmatch(str(kind)) and KEY.fullmatch(str(key))
-    }
-    return {
-        "hostname": hostname if _is_own(hostname.lower(), name.lower()) else name,
-        "host_keys": keys,
-        "node_host_key": node_key if NODE_KEY.fullmatch(node_key) else "",
-    }
+    checked = {}
+    for name, host in known.items():
+        hostname, node_key = str(host["hostname"]), str(host["node_host_key"])
+        checked[name] = dict(host) | {
+            "hostname": hostname if _is_own(hostname.lower(), name.lower()) else name,
+            "host_keys": {
+                kind: key
+                for kind, key in host["host_keys"].items()
+                if KINDS.fullmatch(str(kind)) and KEY.fullmatch(str(key))
+            },
+            "node_host_key": node_key if NODE_KEY.fullmatch(node_key) else "",
+        }
+    return checked
 
 
 def _is_own(hostname: str, name: str) -> bool:
-    if LABEL.fullmatch(hostname):
-        return True
-    return bool(DOMAIN.fullmatch(hostname)) and hostname.partition(".")[0] == name.partition(".")[0]
+    is_of_name = hostname.partition(".")[0] == name.partition(".")[0]
+    return bool(LABEL.fullmatch(hostname) or (is_of_name and DOMAIN.fullmatch(hostname)))
 
 
 def account_uids(known: Hosts, accounts: Hosts, wanted: str | int) -> dict[str, dict[str, Any]]:

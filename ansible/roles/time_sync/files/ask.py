@@ -12,7 +12,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -36,9 +35,8 @@ def addresses(server: str) -> list[Address]:
     return list(dict.fromkeys((int(info[0]), info[4]) for info in found))[:ADDRESSES]
 
 
-def answers(asked: Iterable[Address]) -> set[Address]:
+def answers(asked: list[Address]) -> set[Address]:
     """Return the addresses that give the time."""
-    asked = list(asked)
     with ThreadPoolExecutor(len(asked) + 1) as pool:
         return {address for address, gives in zip(asked, pool.map(gives_time, asked)) if gives}  # 3.9
 
@@ -70,7 +68,7 @@ def main() -> None:
     """Print as JSON which servers do not answer, and whether enough addresses do."""
     asked = json.loads(sys.argv[1])
     found = {server: addresses(server) for server in asked["servers"]}
-    good = answers({address for each in found.values() for address in each})
+    good = answers(list({address for each in found.values() for address in each}))
     silent = [
         f"{server.split()[0]}: {'no answer' if each else 'unknown name'}"
         for server, each in found.items()

@@ -30,7 +30,7 @@ def output(*argv: str) -> str:
     """Return what a program printed; "" if there is none, or it failed."""
     try:
         done = subprocess.run(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=10, check=False
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -75,10 +75,10 @@ def of_timesyncd() -> dict[str, Any] | None:
     if output("systemctl", "is-active", "systemd-timesyncd").strip() != "active":
         return None
     try:
-        message = json.loads(output("busctl", "--json=short", "get-property", *TIMESYNCD, "NTPMessage"))[
+        answer = json.loads(output("busctl", "--json=short", "get-property", *TIMESYNCD, "NTPMessage"))[
             "data"
         ]
-        leap, _, _, stratum, _, root_delay, dispersion, _, *times, spike, packets, jitter = message
+        leap, _, _, stratum, _, root_delay, dispersion, _, *times, spike, packets, jitter = answer
         sent, received, answered, arrived = times
     except (ValueError, KeyError, TypeError):
         return None
@@ -86,8 +86,7 @@ def of_timesyncd() -> dict[str, Any] | None:
         return None
     ahead = (sent - received + arrived - answered) / 2
     delay = (arrived - sent) - (answered - received)
-    margin = dispersion + jitter + (root_delay + delay) / 2
-    return found("systemd-timesyncd", ahead / 1e6, margin / 1e6)
+    return found("systemd-timesyncd", ahead / 1e6, (dispersion + jitter + (root_delay + delay) / 2) / 1e6)
 
 
 def of_ptp() -> dict[str, Any] | None:
@@ -114,14 +113,8 @@ def of_ntpd() -> dict[str, Any] | None:
 
 def compare(head: str) -> float | None:
     """Return how far the clock is ahead of the head's now; None if the head does not answer."""
-    argv = ["/usr/sbin/chronyd", "-Q", "-t", "3", f"server {head} iburst maxsamples 1"]
-    try:
-        done = subprocess.run(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.search(r"System clock wrong by (\S+) seconds", done.stdout)
+    said = output("/usr/sbin/chronyd", "-Q", "-t", "3", f"server {head} iburst maxsamples 1")
+    match = re.search(r"System clock wrong by (\S+) seconds", said)
     return -float(match.group(1)) if match else None  # as above
 
 
@@ -144,20 +137,14 @@ def main() -> None:
     Two hosts within half the bound of the head, one ahead and one behind, are within the bound of each other.
     If the head is too busy to answer, it is asked again.
     """
-    seconds, bound, head, follows = (
-        float(sys.argv[1]),
-        float(sys.argv[2]),
-        sys.argv[3],
-        sys.argv[4] == "follows",
-    )
-    deadline = time.monotonic() + seconds
+    seconds, bound, head, follows = sys.argv[1:]
+    deadline, tries = time.monotonic() + float(seconds), 0
     apart: float | None = None
-    tries = 0
     while True:
         clock = measure()
         if clock["synchronised"] and head:
             apart, tries = compare(head), tries + 1
-        done = is_good(clock, apart, bound, tries, is_head=not head, follows=follows)
+        done = is_good(clock, apart, float(bound), tries, is_head=not head, follows=follows == "follows")
         if done or time.monotonic() >= deadline:
             break
         time.sleep(0.25)

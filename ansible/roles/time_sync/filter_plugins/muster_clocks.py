@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Clocks = Mapping[str, Mapping[str, Any]]
@@ -24,22 +24,22 @@ def clock_mode(
     """
     silent = {name: outcome["silent"] for name, outcome in asked.items() if not outcome["reached"]}
     if not silent or is_chosen or head not in asked:
-        problems = {name: _problem(names, head) for name, names in silent.items()}
+        text = (
+            "too few of its time servers answer over NTP, UDP port 123 ({}); let it through, "
+            f"name others ({SERVERS}), or have the hosts follow the clock of {head}: -e time_sync_mode=head"
+        )
+        problems = {name: text.replace("{}", ", ".join(names), 1) for name, names in silent.items()}
         return {"mode": "public", "note": "", "problems": problems}
-    who = "no host" if len(silent) == len(asked) else f"{len(silent)} of {len(asked)} hosts do not"
-    reach = "reaches" if len(silent) == len(asked) else "reach"
+    who = (
+        "no host reaches"
+        if len(silent) == len(asked)
+        else f"{len(silent)} of {len(asked)} hosts do not reach"
+    )
     note = (
-        f"{who} {reach} {servers} over NTP (UDP port 123), so the others follow the clock of {head} "
+        f"{who} {servers} over NTP (UDP port 123), so the others follow the clock of {head} "
         f"(time_sync_mode=head); to name servers of your site: {SERVERS}"
     )
     return {"mode": "head", "note": note, "problems": {}}
-
-
-def _problem(silent: list[str], head: str) -> str:
-    return (
-        f"too few of its time servers answer over NTP, UDP port 123 ({', '.join(silent)}); let it through, "
-        f"name others ({SERVERS}), or have the hosts follow the clock of {head}: -e time_sync_mode=head"
-    )
 
 
 def compare(clocks: Clocks, head: str, allowed: float) -> dict[str, Any]:
@@ -56,55 +56,37 @@ def compare(clocks: Clocks, head: str, allowed: float) -> dict[str, Any]:
         offsets = {name: float(clock["apart"]) for name, clock in clocks.items()} | {head: 0.0}
         margins = dict.fromkeys(offsets, 0.0)
     spread = max(offsets.values()) - min(offsets.values()) + sum(sorted(margins.values())[-2:])
-    problems = [*_unsynchronised(clocks, head)]
+    problems = [
+        f"{name}: its clock is not synchronised ({clock['source']}); `chronyc sources` there "
+        "lists its sources, and those that answer; without outbound "
+        f"NTP have the hosts follow the clock of {head}: -e time_sync_mode=head"
+        for name, clock in clocks.items()
+        if not clock["synchronised"]
+    ]
     if spread > allowed:
-        worst = _worst(offsets, margins)
-        ahead = f"{offsets[worst] - _median(offsets):+.6f} s"
-        if unasked:
-            text = f"{ahead} from {clocks[worst]['source']}, give or take {margins[worst]:.6f} s"
-        else:
-            text = f"{ahead} from {_others(clocks, worst)}"
-        problems += [
-            f"{worst}: its clock is {text}; the clocks of the cluster {'may be' if unasked else 'are'} "
-            f"{spread:.6f} s apart, {allowed:.6f} s are allowed (time_sync_max_spread)",
-            *_uncompared(unasked, head),
-        ]
-    return {"spread": spread, "problems": problems}
-
-
-def _unsynchronised(clocks: Clocks, head: str) -> Iterator[str]:
-    for name, clock in clocks.items():
-        if not clock["synchronised"]:
-            yield (
-                f"{name}: its clock is not synchronised ({clock['source']}); `chronyc sources` there "
-                "lists its sources, and those that answer; without outbound "
-                f"NTP have the hosts follow the clock of {head}: -e time_sync_mode=head"
-            )
-
-
-def _uncompared(unasked: list[str], head: str) -> Iterator[str]:
-    if unasked:
-        yield (
+        problems.append(
+            f"{_worst(clocks, offsets, margins)}; the clocks of the cluster {'may be' if unasked else 'are'} "
+            f"{spread:.6f} s apart, {allowed:.6f} s are allowed (time_sync_max_spread)"
+        )
+    if spread > allowed and unasked:
+        problems.append(
             f"{', '.join(unasked)}: {head} did not answer over NTP (UDP port 123), so its clock and theirs "
             "were not compared; where that port is open, the figure is far smaller"
         )
+    return {"spread": spread, "problems": problems}
 
 
-def _worst(offsets: Mapping[str, float], margins: Mapping[str, float]) -> str:
-    """Return the host that may be furthest from most others; the first of several."""
-    median = _median(offsets)
-    return max(offsets, key=lambda name: abs(offsets[name] - median) + margins[name])
-
-
-def _median(offsets: Mapping[str, float]) -> float:
+def _worst(clocks: Clocks, offsets: Mapping[str, float], margins: Mapping[str, float]) -> str:
+    """Name the host that may be furthest from most others, the first of several, and how far it is."""
     ordered = sorted(offsets.values())
-    return ordered[(len(ordered) - 1) // 2]
-
-
-def _others(clocks: Clocks, worst: str) -> str:
-    if len(clocks) > 2:
-        return "most of the others"
-    return next((name for name in clocks if name != worst), "the true time")
+    median = ordered[(len(ordered) - 1) // 2]
+    worst = max(offsets, key=lambda name: abs(offsets[name] - median) + margins[name])
+    others = next((name for name in clocks if name != worst), "the true time")
+    if any(clock["apart"] is None for clock in clocks.values()):
+        others = f"{clocks[worst]['source']}, give or take {margins[worst]:.6f} s"
+    elif len(clocks) > 2:
+        others = "most of the others"
+    return f"{worst}: its clock is {offsets[worst] - median:+.6f} s from {others}"
 
 
 class FilterModule:

@@ -109,9 +109,6 @@ def put_back(path: Path, file: File | None) -> None:
 def main(question: str) -> None:
     """Print the files, or the paths of those that were put back or left, as JSON."""
     asked = json.loads(question)
-    answer: object = (
-        keep(asked["keep"])
-        if "keep" in asked
-        else restore(asked["restore"], asked["kept"], asked["actions"], asked["written"])
-    )
+    kept = asked.get("kept", {}), asked.get("actions", {}), asked.get("written", {})
+    answer = keep(asked["keep"]) if "keep" in asked else restore(asked["restore"], *kept)
     json.dump(answer, sys.stdout)

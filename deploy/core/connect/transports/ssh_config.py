@@ -11,7 +11,7 @@ import pwd
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -125,15 +125,6 @@ def _route(name: str, answer: str) -> Route:
         missing_identities=tuple(path for path in paths(identities) if not (by_default or path in found)),
         plain=has_keys and not (has_tokens or asks_agent or has_rules),
     )
-
-
-def proxy_of_jump(jump: str, configuration: Sequence[str]) -> str:
-    """The proxy command that goes through jump hosts (ProxyJump) with these options of ssh."""
-    *before, last = jump.split(",")
-    through = ("-J", ",".join(before)) if before else ()
-    # As a URI it may have a user and a port.
-    gate = last if last.startswith("ssh://") else f"ssh://{last}"
-    return shlex.join(["ssh", *configuration, *through, "-W", "[%h]:%p", gate])
 
 
 def _expanded(path: str) -> str:
