@@ -17,12 +17,19 @@ import time
 from collections.abc import Callable
 
 from ..wire.frames import Frame
-from .processes import ProcessStat, handles, name_of, process_table
+from .processes import (
+    PLAIN_SECONDS,
+    STUCK_SECONDS,
+    TERMINATE,
+    ProcessStat,
+    handles,
+    name_of,
+    process_table,
+    send_signals,
+)
 from .ranks import UNKNOWN, Ranks
 
-PLAIN_SECONDS = 2.0  # from SIGTERM to SIGKILL, without a handler
-LAUNCHER_SECONDS = 0.5  # the same for a launcher when no rank is left; torchrun would wait 30 s
-STUCK_SECONDS = 4.0  # a process that outlives SIGKILL by this much is stuck in the kernel: report it
+LAUNCHER_SECONDS = 0.5  # in place of PLAIN_SECONDS if no rank is left; torchrun would wait 30 s
 SHELLS = {"sh", "bash", "dash", "busybox", "ksh", "mksh", "zsh"}
 MOST = 1 << 10  # processes in an answer
 Find = Callable[[], "list[int]"]
@@ -133,9 +140,9 @@ class Ending:
             self._handling_ranks.add(self.rank_of[pid])
         parent = self._now[pid].parent
         through = parent if parent in self._ranks.all_wrappers() else pid
-        _send(through, signal.SIGTERM)
-        for stopped in {through, pid}:  # a stopped process handles nothing
-            _send(stopped, signal.SIGCONT)
+        send_signals(through, *TERMINATE)
+        if through != pid:
+            send_signals(pid, signal.SIGCONT)
 
     def _is_left_to_another(self, pid: int) -> bool:
         """Whether a process above it, of the same rank, handles SIGTERM."""
@@ -161,8 +168,7 @@ class Ending:
             return
         if pid not in self._signalled:
             self._signalled[pid] = now
-            _send(pid, signal.SIGTERM)
-            _send(pid, signal.SIGCONT)
+            send_signals(pid, *TERMINATE)
         self._kill_after(pid, now, PLAIN_SECONDS if ranks else LAUNCHER_SECONDS)
 
     # -- SIGKILL --
@@ -177,7 +183,7 @@ class Ending:
             is_program = self._now[pid].parent in self._ranks.all_wrappers()
             if (is_program or pid in self._handling) and not self._is_left_to_another(pid):
                 self._note_killed(pid, now)
-        _send(pid, signal.SIGKILL)
+        send_signals(pid, signal.SIGKILL)
 
     def _note_killed(self, pid: int, now: float) -> None:
         """Note once that a rank was killed."""
@@ -194,8 +200,3 @@ def _is_shell(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in SHELLS
     return False
-
-
-def _send(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")  # of processor time, in proc(5)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
-GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL
-GIVE_UP_SECONDS = 6.0  # a process that outlives SIGKILL by this much is stuck in the kernel: report it
+# How processes are ended, here and in ending.py.
+PLAIN_SECONDS = 2.0  # from SIGTERM to SIGKILL, for a process that gets no grace
+TERMINATE = (signal.SIGTERM, signal.SIGCONT)  # a stopped process handles nothing
+STUCK_SECONDS = 4.0  # a process that outlives SIGKILL by this much is stuck in the kernel: report it
 
 
 def prctl(option: int, value: int) -> None:
@@ -128,26 +130,31 @@ def handles(pid: int, number: int) -> bool:
 
 
 def end_descendants() -> list[int]:
-    """Send SIGTERM, then SIGKILL, to every process below this one; returns those alive after GIVE_UP_SECONDS.
+    """Send SIGTERM, then SIGKILL, to every process below this one; returns those that are stuck.
 
-    For commands. The processes of a job get their grace (job/ending.py).
+    For commands. The processes of a job get their grace (ending.py).
     """
     started = time.monotonic()
     signalled: set[int] = set()
     while True:
         living = descendants()
         elapsed = time.monotonic() - started
-        if not living or elapsed > GIVE_UP_SECONDS:
+        if not living or elapsed > PLAIN_SECONDS + STUCK_SECONDS:
             return living
         for pid in living:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if elapsed > GRACE_SECONDS:
-                    os.kill(pid, signal.SIGKILL)
-                elif pid not in signalled:
-                    signalled.add(pid)
-                    os.kill(pid, signal.SIGTERM)
-                    os.kill(pid, signal.SIGCONT)  # a stopped process handles nothing
+            if elapsed > PLAIN_SECONDS:
+                send_signals(pid, signal.SIGKILL)
+            elif pid not in signalled:
+                signalled.add(pid)
+                send_signals(pid, *TERMINATE)
         time.sleep(0.02)
+
+
+def send_signals(pid: int, *numbers: int) -> None:
+    """Send signals to a process, which may have ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        for number in numbers:
+            os.kill(pid, number)
 
 
 def name_of(pid: int) -> str:

@@ -427,7 +427,8 @@ def run(argv: list[str], launcher: Launcher, program: Program | None = None) -> 
         event.wait(LAST_SECONDS)
     tail = list(tails["err"]) or list(tails["out"])
     at = over_at(child.pid, ended)
-    marks = {"alone": was_alone(ranks["rank"]), "terminated": terminated}
+    alone = os.path.join(os.environ["MUSTER_AGENT"], f"world-of-one-{ranks['rank']}")  # sitecustomize.py
+    marks = {"alone": os.path.exists(alone), "terminated": terminated}
     finish(agent, label, code, tail, at=at, marks=marks)
     status = code if code >= 0 else 128 - code
     while any(thread.is_alive() for thread in pumps) and not gone.is_set():
@@ -436,11 +437,6 @@ def run(argv: list[str], launcher: Launcher, program: Program | None = None) -> 
             thread.join(LEFT_BEHIND_SECONDS)
     close(logs.values())
     launcher.report(status)
-
-
-def was_alone(rank: int) -> bool:
-    """Whether the program was the only rank of its MPI world (in_rank/sitecustomize.py)."""
-    return os.path.exists(os.path.join(os.environ["MUSTER_AGENT"], f"world-of-one-{rank}"))
 
 
 def over_at(pid: int, ended: float) -> float:

@@ -30,7 +30,7 @@ from ..wire.store import DamagedError, Store, sweep_old_jobs
 from ..wire.variables import is_foreign
 from .ending import Ending
 from .local_socket import LocalSocket
-from .processes import PR_SET_CHILD_SUBREAPER, Reaper, descendants, die_with_agent, prctl
+from .processes import PR_SET_CHILD_SUBREAPER, Reaper, descendants, die_with_agent, prctl, send_signals
 from .ranks import Ranks
 
 PREFIX, LOCK = "muster-", "lock"
@@ -49,11 +49,6 @@ def make_private_folder() -> Path:
     fcntl.flock(os.open(draft, os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
     draft.rename(folder / LOCK)
     return folder
-
-
-def sweep_in_thread() -> None:
-    """Remove the folders of killed agents, beside the launch: they may have much content."""
-    threading.Thread(target=sweep, args=(Path(tempfile.gettempdir()),), daemon=True).start()
 
 
 def sweep(temporary: Path) -> None:
@@ -289,7 +284,8 @@ class JobSupervisor:
         self.job = request
         self.private = make_private_folder()
         self._folders.append(self.private)
-        sweep_in_thread()
+        # Beside the launch: they may have much content.
+        threading.Thread(target=sweep, args=(Path(tempfile.gettempdir()),), daemon=True).start()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.reaper = self.reaper or Reaper(self.adopted_killed)
         self.local_socket = LocalSocket(str(self.private), request, self.ranks, self.send, self._handlers)
@@ -360,8 +356,7 @@ class JobSupervisor:
         """Send a signal to every rank here; returns whether there are any."""
         wrappers = self.ranks.wrappers().values()
         for wrapper in wrappers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(wrapper, number)
+            send_signals(wrapper, number)
         return bool(wrappers)
 
     def do_stop(self, request: Frame, payload: bytes) -> Frame:
