@@ -48,6 +48,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/top": 1_574,
     "deploy/features/why": 5_422,
     "deploy/features/written_files": 137,
+    "ansible": 2_400,
     "train": 8_935,
 }
 """Lower a number when a change removes lines. A change that adds lines to a full package removes others."""
