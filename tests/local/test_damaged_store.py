@@ -54,3 +54,18 @@ def test_after_a_change_of_one_file_that_file_alone_is_sent(project: Project) ->
     assert sent["first launch"] - sent["unchanged"] > 50 * FILE_BYTES / 2
     for change in ("one file changed", "one file new"):
         assert FILE_BYTES / 2 < sent[change] - sent["unchanged"] < 2 * FILE_BYTES
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_detached_job_never_runs_a_damaged_program(project: Project, kind: str) -> None:
+    (project.path / "said.py").write_text(PROGRAM)
+    first = project.launch("--script", "said.py")
+    assert first.status == 0, first.output
+    kept = Path(project.env["HOME"], ".muster", "store", DIGEST[:2], DIGEST[2:])
+    DAMAGE[kind](kept)
+    job = project.detach("--script", "said.py")
+    attached = project.muster("attach", job)
+    assert attached.returncode == 0, attached.stdout + attached.stderr
+    assert "the real program" in attached.stdout
+    assert kept.read_text() == PROGRAM

@@ -37,6 +37,12 @@ def test_minimal_has_the_same_loss_on_one_rank_and_three(tmp_path: Path, alone: 
     assert alone[-1] < alone[0] / 2
 
 
+@soak
+def test_the_minimal_example_has_the_same_loss_under_mpirun(launch: Launch, alone: list[float]) -> None:
+    """Under torchrun on three hosts: tests/cluster/test_cluster_examples.py."""
+    assert losses(run(launch, "mpirun", 3, "minimal.py"), 3) == pytest.approx(alone, abs=1e-5)
+
+
 def test_the_minimal_example_fits_on_a_screen() -> None:
     assert len(Path(MINIMAL).read_text().splitlines()) <= 30
 

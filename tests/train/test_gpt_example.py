@@ -70,6 +70,24 @@ def test_every_0_steps_means_at_the_end(tmp_path: Path, text: tuple[str, ...]) -
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+def test_the_gpt_has_the_same_loss_under_other_launchers(
+    launch: Launch, text: tuple[str, ...], alone: list[float], launcher: str
+) -> None:
+    more = ("--spawn", "2") if launcher == "spawn" else ("--profile", "3:4")
+    job = launch(launcher, 2, GPT, *TINY, *text, "--steps", "6", *more)
+    assert job.status == 0, job.stdout + job.stderr
+    assert [*losses(job.out), held_out(job.stdout)] == pytest.approx(alone, abs=1e-4)
+    assert re.search(r"step 6/6  loss \d.\d{6}  .* tokens/s  MFU \d+\.\d%  \d+ MiB", job.stdout)
+    if launcher != "spawn":
+        for rank in range(2):
+            trace = json.loads((job.out / "profile" / f"rank-{rank:04d}.json").read_text())
+            seen = {event.get("name", "") for event in trace["traceEvents"]}
+            assert {"ProfilerStep#2", "ProfilerStep#3"} <= seen  # torch counts from 0
+            assert not {"ProfilerStep#1", "ProfilerStep#4"} & seen
+
+
 class Started:
     """A training without an end, under a launcher."""
 

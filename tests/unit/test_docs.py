@@ -155,6 +155,11 @@ def test_the_hosts_file_of_the_checkout_is_that_of_the_practice_cluster() -> Non
     assert [host.name for host in hostfile.load(ROOT / "hosts.txt")] == ["node1", "node2", "node3"]
 
 
+def test_code_comes_within_the_first_screen() -> None:
+    first = next(number for number, line in enumerate(README.splitlines()) if line.startswith("    "))
+    assert first < 10
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 120
 

@@ -633,3 +633,16 @@ def test_what_a_rank_says_of_itself_cannot_reach_the_terminal() -> None:
 
 def test_no_rank_at_all_is_nothing_to_explain() -> None:
     assert not explain([]).hang
+
+
+def test_a_thousand_ranks_are_judged_as_four_are() -> None:
+    ranks = [replace(rank(number, came=number != 700), number=number) for number in range(1000)]
+    verdict = explain(
+        [
+            replace(one, evidence=replace(one.evidence, groups=(GroupCount("0", "call", "0-999", count),)))
+            for one, count in zip(ranks, [8 if number == 700 else 9 for number in range(1000)], strict=True)
+            if one.evidence
+        ]
+    )
+    assert verdict.culprits == (700,)
+    assert verdict.headline.startswith("ranks 0-699,701-999 wait in all_reduce #9")
