@@ -23,9 +23,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LISTS = ("all_features.py", "all_handlers.py", "all_options.py")
 TESTS = (
-    *("attempts", "budgets", "check", "detach", "docs_scripts", "execute", "feature", "imports", "launched"),
-    *("option_values", "packaging", "plan", "program", "project_defaults", "python_api", "removed"),
-    *("slurm_batch", "slurm_before_hosts", "stages"),
+    *("attempts", "budgets", "check", "detach", "docs_scripts", "execute", "feature", "history", "imports"),
+    *("option_values", "packaging", "plan", "program", "progress", "project_defaults", "python_api"),
+    *("removed", "slurm_batch", "slurm_options"),
 )
 """Unit tests of what knows all features: lists, options, generated pages, and the ways to run a job."""
 

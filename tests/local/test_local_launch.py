@@ -264,7 +264,7 @@ def test_a_python_without_torch_is_named_before_anything_starts(project: Project
     assert "has no torch; install it, or name another interpreter with --python" in done.output
 
 
-# As muster.train draws its bar (tests/train/test_train_progress.py); it waits until the bar has been seen.
+# As muster.train draws its bar; it waits until the bar has been seen.
 DRAWS = """
 import os, pathlib, time
 if os.environ["RANK"] == "0":
