@@ -175,10 +175,10 @@ def test_servers_that_keep_silent_are_waited_for_together(monkeypatch: pytest.Mo
 
 
 def test_an_answer_that_is_no_http_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nonsense(request: urllib.request.Request, timeout: float) -> Any:
+    def malformed(request: urllib.request.Request, timeout: float) -> Any:
         raise http.client.BadStatusLine("SSH-2.0-OpenSSH_9.6")
 
-    monkeypatch.setattr(urllib.request, "urlopen", nonsense)
+    monkeypatch.setattr(urllib.request, "urlopen", malformed)
     assert refusal(URLS[:1]) == f"{URLS[0]}: SSH-2.0-OpenSSH_9.6"
 
 

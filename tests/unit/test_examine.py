@@ -272,7 +272,7 @@ def test_a_host_without_a_free_port_says_so_and_is_examined() -> None:
     ],
     ids="-".join,
 )
-def test_a_host_that_talks_nonsense_is_named_and_the_others_examined(answer: dict[str, Frame]) -> None:
+def test_a_host_with_a_malformed_answer_is_named_and_the_others_examined(answer: dict[str, Frame]) -> None:
     one = simulated("node[1-3]", node2=answer)
     assert {name: error.kind for name, error in one.errors.items()} == {"node2": "host.protocol-error"}
     assert list(one.hosts) == ["node1", "node3"]

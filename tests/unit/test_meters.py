@@ -85,7 +85,7 @@ def test_a_host_without_any_of_these_files_is_measured_all_the_same(tmp_path: Pa
     assert (sample.load, sample.memory, sample.temperature, sample.shm) == (None, None, None, None)
 
 
-def test_this_host_gives_a_sample_that_is_none_of_nonsense() -> None:
+def test_the_sample_of_this_host_is_well_formed() -> None:
     meter = HostMeter()
     meter.read(1.0)
     sample = of_json({**meter.read(2.0), "at": 1, "host": "here"})

@@ -190,10 +190,10 @@ MALFORMED = (
         *("result.json", "plan.txt", "verdict.txt", "pace.jsonl"),
     ],
 )
-def test_no_nonsense_in_a_file_keeps_a_run_from_its_page(tmp_path: Path, name: str) -> None:
+def test_a_malformed_file_keeps_no_run_from_its_page(tmp_path: Path, name: str) -> None:
     folder = write_run(tmp_path, fails=True)
-    for nonsense in MALFORMED:
-        (folder / name).write_text(nonsense)
+    for text in MALFORMED:
+        (folder / name).write_text(text)
         page_of(read(folder))
 
 

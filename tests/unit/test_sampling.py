@@ -221,7 +221,7 @@ CPUS: tuple[Any, ...] = (1.5, -0.1, True, "1", float("nan"), 10**400, [])
     ],
     ids=str,
 )
-def test_nonsense_is_no_sample(wrong: Any) -> None:
+def test_a_malformed_sample_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"expected|without"):
         of_json(wrong)
 
