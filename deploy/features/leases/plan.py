@@ -133,9 +133,8 @@ def visible(spec: LaunchSpec, lease: Lease) -> dict[str, str]:
     if not lease.got:
         return {}
     names, numbers = VARIABLES.get(lease.kind, ()), [str(device.index) for device in lease.got]
-    if not {*names}.isdisjoint(
-        dict(spec.env)
-    ):  # its numbers are those of nvidia-smi, in which they were leased
+    if not {*names}.isdisjoint(dict(spec.env)):
+        # The user's numbers are those of nvidia-smi, by which they were leased.
         return {ORDER: BY_BUS} if lease.kind == "nvidia" and ORDER not in dict(spec.env) else {}
     if lease.kind != "nvidia":
         return {name: ",".join(numbers) for name in names[:1]}

@@ -5,7 +5,6 @@ The files of an environment go to the hosts through a tree of hosts; each host m
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 from dataclasses import asdict, dataclass, replace
@@ -191,14 +189,14 @@ END_SECONDS = 0.2  # for the end of the threads
 
 def fetch_wheels(lock: Lock, cache: Path, progress: OnProgress = lambda done, total: None) -> list[LocalFile]:
     """The wheels of a lock, on this machine. `progress`: gets the number of wheels so far, and all."""
-    todo, over, ready = deque(lock.packages), threading.Event(), dict[Package, LocalFile]()
+    todo, over, ready = iter(lock.packages), threading.Event(), dict[Package, LocalFile]()
 
     def work() -> None:
-        with contextlib.suppress(IndexError):  # until none is left
-            while not over.is_set():
-                package = todo.popleft()
-                ready[package] = _wheel(package, lock, cache, over)
-                progress(len(ready), len(lock.packages))
+        for package in todo:  # the threads share it
+            if over.is_set():
+                return
+            ready[package] = _wheel(package, lock, cache, over)
+            progress(len(ready), len(lock.packages))
 
     threads = [in_thread(work) for _ in range(AT_ONCE)]
     try:
